@@ -10,7 +10,7 @@ from studies.gpu_validation.__main__ import main
 from tests.support.engines.docker import Engines
 from tests.support.engines.fake_image import build_fake, build_variant
 
-pytestmark = [pytest.mark.docker, pytest.mark.slow]
+pytestmark = [pytest.mark.docker, pytest.mark.rare]
 
 SECONDS_OF_A_REPEAT = 8
 """Long enough to kill its controller meanwhile."""

@@ -55,6 +55,7 @@ def test_an_image_is_built_verified_and_pushed_by_one_command_each(
     engines.first.client.images.remove(name)
 
 
+@pytest.mark.rare
 def test_a_wheel_alone_builds_the_image_of_its_checkout(engines: Engines, base_image: str, cpu_image, tmp_path: Path):
     for name in ("source", "wheel"):
         (tmp_path / name).mkdir()

@@ -93,6 +93,7 @@ def test_it_holds_every_file_of_the_three_packages_and_nothing_else(source: Path
     assert {f"{package}/py.typed" for package in ("orchestrate", "results", "tfbench")} <= set(texts)
 
 
+@pytest.mark.rare
 def test_a_wheel_that_is_built_from_the_sdist_is_the_same(source: Path, wheel: Path, tmp_path: Path):
     code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, tmp_path], cwd=source, check=True, capture_output=True, timeout=300)

@@ -1,12 +1,11 @@
-"""Sets the number of random examples per test, reduced in `make test-fast`."""
+"""How many of the examples that are drawn or made a test takes: `TFBENCH_TEST_EXAMPLES` is `few`, unset or `all`."""
 
 import os
 
-FEW_OF = 20
-"""Divisor of the number of examples with `TFBENCH_TEST_EXAMPLES=few`."""
+SHARE = {"few": 20, "all": 1}.get(os.environ.get("TFBENCH_TEST_EXAMPLES", ""), 4)
+"""Divisor of the number of examples: `make test-fast` takes few, `make test-all` takes all."""
 
 
 def examples(count: int) -> int:
-    """Return how many of `count` examples to draw; at least five."""
-    few = os.environ.get("TFBENCH_TEST_EXAMPLES") == "few"
-    return max(5, count // FEW_OF) if few else count
+    """Return how many of `count` examples to take; at least five."""
+    return max(5, count // SHARE)

@@ -166,6 +166,7 @@ def test_commands_go_through_a_login_host_and_nothing_but_ssh(slurm_cluster, mak
 
 
 @pytest.mark.tensorflow
+@pytest.mark.rare
 def test_a_training_step_over_two_nodes_gives_one_record_with_two_ranks(slurm_cluster, make_runs: MakeRuns):
     runs = make_runs()
     case = {"model": "alexnet", "batch_per_gpu": 1, "num_hosts": 2, "num_steps": 2}

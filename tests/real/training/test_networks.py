@@ -27,14 +27,15 @@ def passed(findings):
 
 
 REPEATED = (
-    *("resnet50_v1.5", "resnet152", "resnet152_v1.5", "inception_v3", "inception_v4", "vgg16", "efficientnet_v2_s"),
-    "gpt2_small",
+    *("resnet50_v1.5", "resnet152", "resnet152_v1.5", "inception_v3", "inception_v4", "vgg16", "alexnet"),
+    *("efficientnet_v2_s", "gpt2_small"),
 )
 """Networks that repeat the layers of the others in other sizes."""
 
 RARE = (
     *((name, {}) for name in REPEATED),
-    *((name, {"precision": Precision.BF16}) for name in ("googlenet", "alexnet")),
+    ("efficientnet_b0", {}),
+    *((name, {"precision": Precision.BF16}) for name in ("googlenet", "alexnet", "bert_large")),
     ("bert_large", {"optimizer": Optimizer.MOMENTUM}),
     ("bert_large", {"optimizer": Optimizer.ADAMW, "precision": Precision.FP16}),
     ("bert_large", {"data": Data.HOST}),
@@ -43,8 +44,8 @@ RARE = (
 )
 
 EVERY = (
-    *((name, {}) for name in NETWORKS if name not in REPEATED),
-    *((name, {"precision": Precision.BF16}) for name in ("efficientnet_b0", "bert_large")),
+    *((name, {}) for name in NETWORKS if name not in (*REPEATED, "efficientnet_b0")),
+    ("efficientnet_b0", {"precision": Precision.BF16}),
     ("bert_large", {"optimizer": Optimizer.MOMENTUM, "precision": Precision.FP16}),
     ("bert_large", {"accumulate": 3}),
     ("bert_large", {"xla": XLA.REPLICA}),
