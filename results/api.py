@@ -11,25 +11,16 @@ from pathlib import Path
 import pandas as pd
 
 from results.compare.comparison import compare, fleets_of
-from results.compare.means import comparison_row, ends
+from results.compare.means import COMPARISON_COLUMNS, comparison_rows, ends
 from results.errors import BadQuestion, UnknownFleet, UserError
 from results.recommend.answer import advise
 from results.recommend.options import MODES, Advice, RentalOption, read_questions
 from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
-from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
+from results.table.columns import NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates
 from results.table.merge import Merged, merge_records
 
 Name = str | os.PathLike[str]
-
-COMPARISON_COLUMNS: dict[str, str] = {
-    "case": TEXT,
-    **{name: COLUMNS[name].dtype for name in CASE_COLUMNS},
-    **dict.fromkeys(("a_samples_per_second", "b_samples_per_second", "ratio", "ci95_low", "ci95_high"), NUMBER),
-    **dict.fromkeys(("result", "reason", "differs", "warnings"), TEXT),
-    **dict.fromkeys(("ratio_per_usd", "ratio_per_usd_ci95_low", "ratio_per_usd_ci95_high"), NUMBER),
-}
-"""Columns of `Runs.compare` and their pandas types."""
 
 CHOICES: dict[str, tuple[str, Callable[[Advice, RentalOption], Value]]] = {
     "network": (TEXT, lambda advice, _: advice.question.network),
@@ -134,9 +125,7 @@ class Runs:
         if unknown:
             raise BadQuestion(f"by: must be among {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
         left, right = self._side(a, by), (baseline or self)._side(b, by)
-        found = compare(left, right, by=by)
-        sides = [side for item in found for side in (item.a, item.b)]
-        return _frame([comparison_row(item, sides) for item in found], COMPARISON_COLUMNS)
+        return _frame(comparison_rows(compare(left, right, by=by)), COMPARISON_COLUMNS)
 
     def _side(self, fleet: str, by: Sequence[str]) -> list[FleetRate]:
         if fleet not in self.fleets:

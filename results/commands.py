@@ -222,7 +222,7 @@ def compare(
     Example: compare a5000 a4000
     """
     from results.compare.comparison import compare, regressions, unmatched
-    from results.compare.means import answer_lines, comparison_row, lost_lines, unchecked_lines, unknown_line
+    from results.compare.means import answer_lines, comparison_rows, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
 
     sides, by, unread = _sides(names, runs_dir, baseline, by, apart=["driver", "launcher"] if strict else by)
@@ -233,14 +233,13 @@ def compare(
         only_a, only_b = unmatched(of_a, of_b, by), unmatched(of_b, of_a, by)
         second = f"{b}, baseline" if baseline else b
         grids.append(compare_grid(found, a, second, only_a, only_b))
-        compared = [side for item in found for side in (item.a, item.b)]
-        documents.append({"a": a, "b": second, "cases": [comparison_row(item, compared) for item in found]})
+        documents.append({"a": a, "b": second, "cases": comparison_rows(found)})
         unknown = unknown_line(a, f"{a} in the baseline" if baseline else b, found)
         lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown]
         if fail_on is not None:
             worse += len(regressions(found, fail_on))
-            lost += lost_lines(found, [*of_a, *of_b])
-            unseen += unchecked_lines(found, only_b, [*of_a, *of_b], by)
+            lost += lost_lines(found)
+            unseen += unchecked_lines(found, only_b, by)
     if format == "json":
         sys.stdout.write(json.dumps({"answers": lines, "comparisons": documents}, indent=1) + "\n")
     else:

@@ -10,12 +10,16 @@ import functools
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from results.errors import TooFewRepeats
 
 Nested = dict[str, dict[str, list[float]]]
 """Values of repeats, by host and run."""
+
+K = TypeVar("K")
+"""A host, or a run and round of one."""
 
 LEVEL = 0.95
 """Probability that an interval covers the true value."""
@@ -49,6 +53,15 @@ class Interval:
         """Return whether a value lies within the interval, including its ends."""
         return self.low <= value <= self.high
 
+    def divided(self, factor: float) -> Interval:
+        """Return the interval of the value divided by a known number above 0."""
+        return Interval(self.value / factor, self.low / factor, self.high / factor, self.level)
+
+    @property
+    def inverse(self) -> Interval:
+        """The interval of 1 / value, for a value above 0."""
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low if self.low > 0 else math.inf, self.level)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -56,46 +69,58 @@ class Estimate:
 
     Attributes:
         mean: In the unit of the values.
-        variance: Variance of the mean, not of a value; in that unit squared.
-        degrees_of_freedom: Of `variance`.
-        components: Variance and degrees of freedom of parts that vary for different reasons, such as the runs of a
-            machine and the repeats of a run; they add up to `variance`. Empty: there is one.
+        causes: Variance of the mean (not of a value; in that unit squared) and its degrees of freedom, for each
+            independent cause, such as the runs of a machine and the repeats of a run.
+        over: What the values are of: `hosts`, `runs` or `repeats`.
     """
 
     mean: float
-    variance: float
-    degrees_of_freedom: float
-    components: tuple[tuple[float, float], ...] = ()
+    causes: tuple[tuple[float, float], ...]
+    over: str = "repeats"
 
-    def quantile(self, level: float = LEVEL) -> float:
-        """Return half the width of the interval of the mean in standard errors.
+    @property
+    def variance(self) -> float:
+        """Variance of the mean: the sum over its causes."""
+        return math.fsum(variance for variance, _ in self.causes)
 
-        With several components it is the root of the mean of their squared t-quantiles, weighted by variance. That
-        covers at least `level` for any true variances; Satterthwaite's degrees of freedom are too many if few values
-        are close together by chance (coverage 89 % for a machine of 9 repeats against two hosts).
+    @property
+    def degrees_of_freedom(self) -> float:
+        """Of `variance`. Source: Satterthwaite 1946."""
+        spread = math.fsum(variance**2 / degrees for variance, degrees in self.causes)
+        return self.variance**2 / spread if spread else min(degrees for _, degrees in self.causes)
 
-        Source: Student 1908; Banerjee, Approximate confidence interval for linear functions of means of k populations
-            when the population variances are not equal, 1960.
-        """
-        if not self.components or not self.variance:
-            return t_quantile(self.degrees_of_freedom, level)
-        return math.sqrt(math.fsum(v * t_quantile(d, level) ** 2 for v, d in self.components) / self.variance)
+    def times(self, factor: float) -> Estimate:
+        """Return a known multiple of the mean."""
+        causes = tuple((variance * factor**2, degrees) for variance, degrees in self.causes)
+        return replace(self, mean=self.mean * factor, causes=causes)
 
     @property
     def logarithm(self) -> Estimate:
         """The logarithm of a mean above 0, to first order (delta method): its error is the relative error."""
-        square = self.mean**2
-        components = tuple((variance / square, degrees) for variance, degrees in self.components)
-        return Estimate(math.log(self.mean), self.variance / square, self.degrees_of_freedom, components)
+        return replace(self.times(1 / self.mean), mean=math.log(self.mean))
 
     def half_width(self, level: float = LEVEL) -> float:
-        """Return half the width of the interval of the mean."""
-        return self.quantile(level) * math.sqrt(self.variance)
+        """Return half the width of the interval of the mean.
+
+        Of several causes it is the root of the sum of their squares. That covers at least `level` for any true
+        variances; Satterthwaite's degrees of freedom are too many if few values are close together by chance (coverage
+        89 % for a machine of 9 repeats against two hosts).
+
+        Source: Student 1908; Banerjee, Approximate confidence interval for linear functions of means of k populations
+            when the population variances are not equal, 1960.
+        """
+        return math.sqrt(math.fsum(variance * t_quantile(degrees, level) ** 2 for variance, degrees in self.causes))
 
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the t-interval of the mean."""
         half = self.half_width(level)
         return Interval(self.mean, self.mean - half, self.mean + half, level)
+
+    def exponential(self, level: float = LEVEL) -> Interval:
+        """Return the interval of the value of which this is the logarithm."""
+        found = self.interval(level)
+        value, low, high = (math.exp(min(end, MAX_EXPONENT)) for end in (found.value, found.low, found.high))
+        return Interval(value, low, high, level)
 
 
 def _variance(values: Collection[float]) -> float:
@@ -118,16 +143,19 @@ def t_quantile(degrees_of_freedom: float, level: float = LEVEL) -> float:
     return float(stdtrit(degrees_of_freedom, 0.5 + level / 2))
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float], over: str = "repeats") -> Estimate:
     """Estimate the mean of independent, identically distributed values.
+
+    Args:
+        values: The values.
+        over: What they are of; see `Estimate`.
 
     Raises:
         TooFewRepeats: There are fewer than two values.
     """
     if len(values) < 2:
         raise TooFewRepeats(f"an interval needs at least 2 values. Received: {len(values)}")
-    variance = _variance(values) / len(values)
-    return Estimate(statistics.fmean(values), variance, len(values) - 1)
+    return Estimate(statistics.fmean(values), ((_variance(values) / len(values), len(values) - 1),), over)
 
 
 def host_means(values: Nested) -> dict[str, float]:
@@ -156,7 +184,7 @@ def nested_estimate(values: Nested) -> Estimate | None:
     """
     if len(values) == 1:
         return estimate_of_runs([*next(iter(values.values())).values()])
-    return estimate([*host_means(values).values()]) if values else None
+    return estimate([*host_means(values).values()], "hosts") if values else None
 
 
 def estimate_of_runs(runs: Sequence[Sequence[float]]) -> Estimate | None:
@@ -174,54 +202,49 @@ def estimate_of_runs(runs: Sequence[Sequence[float]]) -> Estimate | None:
     """
     if len(runs) == 1:
         return estimate(runs[0]) if len(runs[0]) > 1 else None
-    of_runs = estimate([statistics.fmean(repeats) for repeats in runs])
+    of_runs = estimate([statistics.fmean(repeats) for repeats in runs], "runs")
     degrees = sum(len(repeats) - 1 for repeats in runs)
     if not degrees:
         return of_runs
     squares = math.fsum(_variance(repeats) * (len(repeats) - 1) for repeats in runs if len(repeats) > 1)
     of_repeats = squares / degrees * math.fsum(1 / len(repeats) for repeats in runs) / len(runs) ** 2
     beyond = max(of_runs.variance - of_repeats, 0.0)
-    return _composed(of_runs.mean, [(of_repeats, degrees), (beyond, of_runs.degrees_of_freedom)])
+    return replace(of_runs, causes=((of_repeats, degrees), (beyond, of_runs.degrees_of_freedom)))
 
 
-def _composed(mean: float, components: Sequence[tuple[float, float]]) -> Estimate:
-    """Return an estimate of several components. Source of the degrees of freedom: Satterthwaite 1946."""
-    total = math.fsum(v for v, _ in components)
-    spread = math.fsum(v**2 / d for v, d in components)
-    return Estimate(mean, total, total**2 / spread if spread else min(d for _, d in components), (*components,))
+def sum_of_estimates(parts: Sequence[Estimate]) -> Estimate:
+    """Return the sum of independent parts.
 
-
-def sum_of_estimates(parts: Sequence[Estimate], factors: Sequence[float], *, alike: bool = False) -> Estimate:
-    """Return Σ factor × part for independent parts.
-
-    Args:
-        parts: Independent of each other.
-        factors: One for each part.
-        alike: Whether the parts vary for the same reasons, as hosts of two fleets do. The degrees of freedom are then
-            conservative, and with unequal group sizes computed from shrunken variances (see `_shared_variances`).
-            Otherwise, parts of unequal size are components of the sum.
+    If all are over the same, such as the hosts of two fleets, they vary for the same reasons and are one cause, with
+    cautious degrees of freedom. Otherwise, parts of unequal size are causes of their own.
 
     Source: degrees of freedom: Satterthwaite, An approximate distribution of estimates of variance components, 1946.
     """
-    mean = math.fsum(factor * part.mean for part, factor in zip(parts, factors, strict=True))
-    components = [
-        (factor**2 * variance, degrees)
-        for part, factor in zip(parts, factors, strict=True)
-        for variance, degrees in part.components or [(part.variance, part.degrees_of_freedom)]
-    ]
-    if not alike and len({degrees for _, degrees in components}) > 1:
-        return _composed(mean, components)
-    variances = [factor**2 * part.variance for part, factor in zip(parts, factors, strict=True)]
-    degrees = [part.degrees_of_freedom for part in parts]
-    total = math.fsum(variances)
-    if total == 0:
-        return Estimate(mean, 0.0, min(degrees))
-    shared = len(set(degrees)) > 1 and not _spread_differently(variances, degrees)
-    expected = _shared_variances(variances, degrees) if shared else variances
-    spread = math.fsum(v**2 / d for v, d in zip(expected, degrees, strict=True))
-    found = math.fsum(expected) ** 2 / spread
-    found, fewest = min(found, _most_degrees(variances, degrees)), min(degrees)
-    return Estimate(mean, total, fewest + CAUTION * (found - fewest))
+    causes = tuple(cause for part in parts for cause in part.causes)
+    whole = Estimate(math.fsum(part.mean for part in parts), causes, parts[0].over)
+    if len({part.over for part in parts}) > 1 and len({degrees for _, degrees in causes}) > 1:
+        return whole
+    joined = [(part.variance, part.degrees_of_freedom) for part in parts]
+    return replace(whole, causes=((whole.variance, _cautious_degrees(joined)),))
+
+
+def _cautious_degrees(parts: Sequence[tuple[float, float]]) -> float:
+    """Return the degrees of freedom of a sum, from the variance and the degrees of its parts.
+
+    Satterthwaite's estimate is too high if few values happen to lie close together: for two hosts that spread five
+    times as much as the three or five of the other side, coverage was 90 %. With the smaller number it is 94 %.
+
+    Source: Hsu, Contributions to the theory of Student's t-test as applied to the problem of two samples, 1938, and
+        Mickey and Brown, Bounds on the distribution functions of the Behrens-Fisher statistic, 1966: an interval with
+        the smaller number of degrees is conservative.
+    """
+    fewest, most = (end(degrees for _, degrees in parts) for end in (min, max))
+    variances = [variance for variance, _ in parts]
+    if max(variances) == 0 or (fewest < most and parts[variances.index(max(variances))][1] == fewest):
+        return fewest
+    expected = parts if fewest == most or _spread_differently(parts) else _shared_variances(parts)
+    found = Estimate(0.0, (*expected,)).degrees_of_freedom
+    return fewest + CAUTION * (found - fewest)
 
 
 CAUTION = 0.7
@@ -240,29 +263,14 @@ that spread five times as much.
 """
 
 
-def _most_degrees(variances: Sequence[float], degrees: Sequence[float]) -> float:
-    """Return an upper limit of a sum's degrees of freedom if the part with the fewest values has the largest variance.
-
-    Satterthwaite's estimate is too high if the few values happen to lie close together: for two hosts that spread five
-    times as much as the three or five of the other side, coverage was 90 %. With the smaller number it is 94 %.
-
-    Source: Hsu, Contributions to the theory of Student's t-test as applied to the problem of two samples, 1938, and
-        Mickey and Brown, Bounds on the distribution functions of the Behrens-Fisher statistic, 1966: an interval with
-        the smaller number of degrees is conservative.
-    """
-    least_known = max(range(len(variances)), key=variances.__getitem__)
-    fewest = min(degrees)
-    return fewest if degrees[least_known] == fewest < max(degrees) else math.inf
-
-
-def _spread_differently(variances: Sequence[float], degrees: Sequence[float]) -> bool:
-    """Return whether the largest and smallest variance of means (of `degrees` + 1 values) differ significantly.
+def _spread_differently(parts: Sequence[tuple[float, float]]) -> bool:
+    """Return whether the largest and smallest variance of means (of degrees + 1 values) differ significantly.
 
     Source: the two-sided F test of two variances, Fisher 1924.
     """
     from scipy.special import fdtrc
 
-    of_values = sorted((v * (d + 1), d) for v, d in zip(variances, degrees, strict=True))
+    of_values = sorted((variance * (degrees + 1), degrees) for variance, degrees in parts)
     (low, low_degrees), (high, high_degrees) = of_values[0], of_values[-1]
     return low == 0 or 2 * float(fdtrc(high_degrees, low_degrees, high / low)) < DIFFERENT_SPREADS
 
@@ -271,67 +279,38 @@ SHARED_DEGREES = 2.0
 """Weight of the pooled variance, in degrees of freedom."""
 
 
-def _shared_variances(variances: Sequence[float], degrees: Sequence[float]) -> list[float]:
-    """Shrink the variances of means towards the pooled variance.
+def _shared_variances(parts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Shrink the variances of means (of degrees + 1 values) towards the pooled variance.
 
     Satterthwaite's degrees of freedom depend on the estimated variances. With two hosts, their error is far larger than
     the difference between the fleets' true spreads, and coverage of two hosts against ten is 90 %; with shared
     variances it is 95 % (`python -m studies.coverage`). Sides of equal size do not need it.
 
-    Args:
-        variances: Of the parts' means, each of `degrees` + 1 values.
-        degrees: Degrees of freedom of each.
-
     Source: Smyth, Linear models and empirical Bayes methods for assessing differential expression, 2004: the posterior
         variance is the mean of the part's own and the pooled one, weighted by degrees of freedom.
     """
-    of_values = [v * (d + 1) for v, d in zip(variances, degrees, strict=True)]
-    common = math.fsum(v * d for v, d in zip(of_values, degrees, strict=True)) / math.fsum(degrees)
-    return [
-        (v * d + common * SHARED_DEGREES) / (d + SHARED_DEGREES) / (d + 1)
-        for v, d in zip(of_values, degrees, strict=True)
-    ]
+    common = math.fsum(v * (d + 1) * d for v, d in parts) / math.fsum(d for _, d in parts)
+    return [((v * (d + 1) * d + common * SHARED_DEGREES) / (d + SHARED_DEGREES) / (d + 1), d) for v, d in parts]
 
 
 @functools.lru_cache(maxsize=100_000)  # a report asks for each ratio in its tables, its answer and its calculator
-def ratio_of_estimates(a: Estimate, b: Estimate, *, level: float = LEVEL, alike: bool = False) -> Interval:
+def ratio_of_estimates(a: Estimate, b: Estimate, level: float = LEVEL) -> Interval:
     """Return mean(a) / mean(b), with the interval of the difference of their logarithms.
 
     Args:
         a: Above 0; independent of `b`.
         b: Above 0.
         level: Probability of covering the true ratio.
-        alike: Whether the relative spread of both has the same causes; see `sum_of_estimates`.
     """
-    half = sum_of_estimates([a.logarithm, b.logarithm], [1.0, -1.0], alike=alike).half_width(level)
-    ratio = a.mean / b.mean
-    return Interval(ratio, ratio * math.exp(-half), ratio * math.exp(min(half, MAX_EXPONENT)), level)
-
-
-def exponential(logarithm: Estimate) -> Interval:
-    """Return the interval of a value from the estimate of its logarithm."""
-    found = logarithm.interval()
-    ends = (math.exp(min(value, MAX_EXPONENT)) for value in (found.value, found.low, found.high))
-    return Interval(*ends)
+    return sum_of_estimates([a.logarithm, b.logarithm.times(-1)]).exponential(level)
 
 
 MAX_EXPONENT = 700.0
 """exp of more is too large for a float."""
 
 
-def divided(interval: Interval, factor: float) -> Interval:
-    """Divide an interval by a known number above 0."""
-    return Interval(interval.value / factor, interval.low / factor, interval.high / factor, interval.level)
-
-
-def inverse(interval: Interval) -> Interval:
-    """Return the interval of 1 / value, for a value above 0."""
-    high = 1 / interval.low if interval.low > 0 else math.inf
-    return Interval(1 / interval.value, 1 / interval.high, high, interval.level)
-
-
-def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> tuple[int, str, Interval] | None:
-    """Return the group furthest from the others of its side, if significantly and by more than `tolerance`.
+def outlying(sides: Mapping[str, Mapping[str, float]], tolerance: float) -> dict[str, tuple[str, Interval]]:
+    """Return the group of each side that is furthest from the others, if significantly and by more than `tolerance`.
 
     Each value is compared with the prediction interval of the others of its side. The spread is pooled over all sides
     without the value, or that of its own side if larger: two others alone are too few. The level is corrected for
@@ -342,23 +321,53 @@ def outlying(sides: Sequence[Mapping[str, float]], tolerance: float) -> tuple[in
         tolerance: Smallest relevant difference.
 
     Returns:
-        Index of its side, its name, and its difference from the mean of the others with the prediction interval around
-        0; None: there is none.
+        Its name, and its difference from the mean of the others with the prediction interval around 0, by side.
 
     Source: externally studentised residual, Beckman and Cook 1983; pooled variance as in the analysis of variance.
     """
-    found = None
-    looked_at = sum(len(side) for side in sides if len(side) >= MIN_GROUPS)
-    for index, side in enumerate(sides):
+    found: dict[str, tuple[str, Interval]] = {}
+    looked_at = sum(len(side) for side in sides.values() if len(side) >= MIN_GROUPS)
+    spreads = {of: (_variance(side.values()), len(side) - 1) for of, side in sides.items() if len(side) > 1}
+    for of, side in sides.items():
         for name, own in side.items() if len(side) >= MIN_GROUPS else ():
             others = [value for other, value in side.items() if other != name]
-            rest = [of.values() for i, of in enumerate(sides) if i != index and len(of) > 1]
-            weighted = [(_variance(values), len(values) - 1) for values in (others, *rest)]
-            total = sum(d for _, d in weighted)
-            variance = max(weighted[0][0], math.fsum(own_variance * d for own_variance, d in weighted) / total)
-            half = t_quantile(total, 1 - (1 - LEVEL) / looked_at) * math.sqrt(variance * (1 + 1 / len(others)))
+            weighted = spreads | {of: (_variance(others), len(others) - 1)}
+            total = sum(degrees for _, degrees in weighted.values())
+            pooled = math.fsum(variance * degrees for variance, degrees in weighted.values()) / total
+            error = math.sqrt(max(weighted[of][0], pooled) * (1 + 1 / len(others)))
+            half = t_quantile(total, 1 - (1 - LEVEL) / looked_at) * error
             difference = own - statistics.fmean(others)
-            beyond = abs(difference) > max(half, tolerance)
-            if beyond and (found is None or abs(difference) > abs(found[2].value)):
-                found = index, name, Interval(difference, -half, half)
+            if abs(difference) > max(half, tolerance, abs(found[of][1].value) if of in found else 0.0):
+                found[of] = name, Interval(difference, -half, half)
     return found
+
+
+def levels_of(by_case: Sequence[Mapping[K, float]]) -> dict[K, float] | None:
+    """Return the mean over cases of each host, run or round, with missing values imputed.
+
+    The spread of the means is then that between hosts, even if they measured different cases.
+
+    Args:
+        by_case: A value, such as the logarithm of throughput, by host, run or round; at least one for each case.
+
+    Returns:
+        None: there is only one, or they cannot be separated from cases, because some share no case with the others,
+        directly or through a third one.
+
+    Source: Yates, The analysis of replicated experiments when the field results are incomplete, 1933: fitted values of
+        the least squares of host + case replace missing ones.
+    """
+    import numpy as np
+
+    names = list(dict.fromkeys(name for values in by_case for name in values))
+    if len(names) < 2:
+        return None
+    cells = np.array([[values.get(name, math.nan) for values in by_case] for name in names])
+    hosts, cases = np.nonzero(~np.isnan(cells))
+    if len(hosts) < cells.size:
+        design = np.hstack([np.eye(len(names))[hosts], np.eye(len(by_case))[cases]])
+        effects, _, rank, _ = np.linalg.lstsq(design, cells[hosts, cases], rcond=None)
+        if rank < sum(cells.shape) - 1:
+            return None
+        cells = np.where(np.isnan(cells), np.add.outer(effects[: len(names)], effects[len(names) :]), cells)
+    return dict(zip(names, map(float, cells.mean(axis=1)), strict=True))

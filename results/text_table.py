@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -60,17 +61,30 @@ class Grid:
         )
 
 
-def pivoted(cells: Iterable[tuple[tuple[str, ...], str, str]], columns: Sequence[str]) -> list[list[str]]:
-    """Return a row per label with its text in each column, empty without one.
+def grid_of(
+    title: str, rows: Iterable[Mapping[str, str]], notes: Sequence[str] = (), optional: Sequence[str] = ()
+) -> Grid:
+    """Return rows, each a text by heading, as a table without empty columns."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    cells = [[row.get(name, "") for name in columns] for row in rows]
+    return Grid(title, columns, cells, notes, optional).without_empty_columns()
+
+
+def pivoted(
+    cells: Iterable[tuple[Mapping[str, str], str, str]], columns: Iterable[str] = ()
+) -> Iterable[Mapping[str, str]]:
+    """Return a row per label, with a text in each of its columns.
 
     Args:
-        cells: Label of the row (its first cells), column and text.
-        columns: The columns, in order.
+        cells: Label of the row (texts by heading), column and text.
+        columns: Columns that come first, in order.
     """
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for label, column, text in cells:
-        rows.setdefault(label, {})[column] = text
-    return [[*label, *(texts.get(column, "") for column in columns)] for label, texts in rows.items()]
+        row = rows.setdefault((*label.values(),), {**label, **dict.fromkeys(columns, "")})
+        row[column] = text
+    return rows.values()
 
 
 def new_table() -> Table:

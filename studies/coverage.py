@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from results.compare.comparison import compare_pair, efficiencies, geometric_mean
+from results.compare.comparison import compare_pair, efficiencies
+from results.compare.means import geometric_mean
 from results.schema import Case
 from results.table.columns import Software
 from results.table.fleets import FleetRate

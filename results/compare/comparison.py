@@ -12,52 +12,36 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Self
 
 from results.compare.decide import THRESHOLD
-from results.stats import (
-    Estimate,
-    Interval,
-    divided,
-    estimate,
-    estimate_of_runs,
-    exponential,
-    ratio_of_estimates,
-    sum_of_estimates,
-)
+from results.stats import Interval, Nested, estimate, ratio_of_estimates
 from results.table.columns import SOFTWARE_COLUMNS, Software
 from results.table.comparable import CLUSTER_COLUMNS, SharedSetting, differences, differing, grouped, match, setting_of
-from results.table.fleets import FleetRate, log_means, ratio_of_rates
-
-K = TypeVar("K")
-"""A host, or a run and round of one."""
+from results.table.fleets import FleetRate
 
 
 class Mark(enum.StrEnum):
-    """Result of a comparison."""
+    """Result of a comparison, and its `meaning`."""
 
-    FASTER = "+"
-    SLOWER = "-"
-    SMALL = "≈"  # a significant difference below the threshold
-    SAME = "~"
-    UNKNOWN = "?"  # a side has one repeat
-    FAILED = "!"  # only the second side has a number
-    WORKS = "*"  # only the first side has a number
-    NOT_COMPARABLE = "x"
+    meaning: str
 
+    FASTER = "+", "faster"
+    SLOWER = "-", "slower"
+    SMALL = "≈", "significant, but below 1 %"
+    SAME = "~", "no significant difference"
+    UNKNOWN = "?", "unknown: one repeat has no interval"
+    FAILED = "!", "failed"
+    WORKS = "*", "works, the other failed"
+    NOT_COMPARABLE = "x", "not comparable"
 
-MEANINGS = {
-    Mark.FASTER: "faster",
-    Mark.SLOWER: "slower",
-    Mark.SMALL: "significant, but below 1 %",
-    Mark.SAME: "no significant difference",
-    Mark.UNKNOWN: "unknown: one repeat has no interval",
-    Mark.FAILED: "failed",
-    Mark.WORKS: "works, the other failed",
-    Mark.NOT_COMPARABLE: "not comparable",
-}
+    def __new__(cls, mark: str, meaning: str) -> Self:
+        """Return a mark, which is a text, with its meaning."""
+        item = str.__new__(cls, mark)
+        item._value_, item.meaning = mark, meaning
+        return item
 
 
 @dataclass(frozen=True)
@@ -91,8 +75,8 @@ class Comparison:
 
     @property
     def paired(self) -> bool:
-        """Whether each host was compared with itself."""
-        return _paired(self.a, self.b)
+        """Whether each host is compared with itself."""
+        return bool(self.a.rates) and self.a.rates.keys() == self.b.rates.keys() and _same_machines(self.a, self.b)
 
     @property
     def lost(self) -> dict[str, str]:
@@ -113,7 +97,7 @@ class Comparison:
         """
         if self.value is None or self.price_ratio is None:
             return None
-        return divided(self.interval or Interval(self.value, -math.inf, math.inf), self.price_ratio)
+        return (self.interval or Interval(self.value, -math.inf, math.inf)).divided(self.price_ratio)
 
     @property
     def covers(self) -> str:
@@ -168,30 +152,6 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
     ]
 
 
-def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
-    """Return the geometric mean of the ratios with its interval; None: no ratio has an interval.
-
-    Cases measured on the same hosts are correlated; so are cases of one host measured in the same run or round.
-    Therefore logarithms are first averaged over the cases within each host, run or round, with missing cases imputed. A
-    single case keeps its own interval.
-
-    Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
-    """
-    usable = [item for item in comparisons if item.interval is not None]
-    if len(usable) < 2:
-        return usable[0].interval if usable else None
-    if all(item.paired for item in usable):
-        levels = levels_of([log_ratios(item.a, item.b) for item in usable])
-        if levels is not None:
-            return exponential(estimate([*levels.values()]))
-    left = _mean_logarithm([item.a for item in usable])
-    right = _mean_logarithm([item.b for item in usable])
-    if left is None or right is None:
-        return None
-    alike = usable[0].a.repeated == usable[0].b.repeated
-    return exponential(sum_of_estimates([left, right], [1.0, -1.0], alike=alike))
-
-
 def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
     """Compare two comparable rates; see `results.table.comparable`.
 
@@ -205,24 +165,24 @@ def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
     shared = [host for host in a.rates if host in b.rates]
     if a.fleet == b.fleet and shared and _same_machines(a, b):
         a, b = (side.only(shared, "not on both sides") for side in (a, b))
-    differs = match(a, b).differs
-    if a.of_fleet and _paired(a, b):
-        interval: Interval | None = exponential(estimate([*log_ratios(a, b).values()]))
+    found = Comparison(a, b, differs=match(a, b).differs)
+    if a.of_fleet and found.paired:
+        interval: Interval | None = estimate([*log_ratios(a, b).values()], "hosts").exponential()
     else:
-        interval = ratio_of_rates(a, b)
+        interval = ratio_of_estimates(a.estimate, b.estimate) if a.estimate and b.estimate else None
     if interval is not None:
-        return Comparison(a, b, interval.value, interval, differs=differs)
+        return replace(found, value=interval.value, interval=interval)
     assert a.mean is not None and b.mean is not None, "callers check `rates` first"
-    reason = "fewer than 2 repeats on a side: no interval"
-    return Comparison(a, b, a.mean / b.mean, reason=reason, differs=differs)
+    return replace(found, value=a.mean / b.mean, reason="fewer than 2 repeats on a side: no interval")
 
 
 def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparison:
     """Compare both sides in one case; not comparable if a side has several software identities."""
     a, b = left[0], right[0]
-    several = dict.fromkeys(name for side in (left, right) for name in differing(side, SOFTWARE_COLUMNS))
+    softwares = [[rate.software for rate in side] for side in (left, right)]
+    several = dict.fromkeys(name for side in softwares for name in differing(side, SOFTWARE_COLUMNS))
     if several:
-        values = dict.fromkeys(filter(None, (differences(side, [*several]) for side in (left, right))))
+        values = dict.fromkeys(filter(None, (differences(side, several) for side in softwares)))
         reason = f"measured with several {', '.join(values)}: split with --by {','.join(several)}"
         a, b = (replace(side, rates={}, per_joule={}, failures={}) for side in (a, b))
         return Comparison(a, b, reason=reason)
@@ -250,76 +210,8 @@ def _same_machines(a: FleetRate, b: FleetRate) -> bool:
 
 def log_ratios(a: FleetRate, b: FleetRate) -> dict[str, float]:
     """Return the logarithm of each host's ratio in a paired comparison."""
-    right = b.host_means
-    return {host: math.log(mean / right[host]) for host, mean in a.host_means.items()}
-
-
-def _paired(a: FleetRate, b: FleetRate) -> bool:
-    return bool(a.rates) and a.rates.keys() == b.rates.keys() and _same_machines(a, b)
-
-
-def levels_of(by_case: Sequence[Mapping[K, float]]) -> dict[K, float] | None:
-    """Return the mean over cases of each host, run or round, with missing values imputed.
-
-    The spread of the means is then that between hosts, even if they measured different cases.
-
-    Args:
-        by_case: A value, such as the logarithm of throughput, by host, run or round; at least one for each case.
-
-    Returns:
-        None: there is only one, or they cannot be separated from cases, because some share no case with the others,
-        directly or through a third one.
-
-    Source: Yates, The analysis of replicated experiments when the field results are incomplete, 1933: fitted values of
-        the least squares of host + case replace missing ones.
-    """
-    import numpy as np
-
-    names = list(dict.fromkeys(name for values in by_case for name in values))
-    if len(names) < 2:
-        return None
-    cells = np.array([[values.get(name, math.nan) for values in by_case] for name in names])
-    hosts, cases = np.nonzero(~np.isnan(cells))
-    if len(hosts) < cells.size:
-        design = np.hstack([np.eye(len(names))[hosts], np.eye(len(by_case))[cases]])
-        effects, _, rank, _ = np.linalg.lstsq(design, cells[hosts, cases], rcond=None)
-        if rank < sum(cells.shape) - 1:
-            return None
-        cells = np.where(np.isnan(cells), np.add.outer(effects[: len(names)], effects[len(names) :]), cells)
-    return dict(zip(names, map(float, cells.mean(axis=1)), strict=True))
-
-
-def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
-    """Estimate the mean over cases of the logarithm of throughput, from its hosts, or the runs and rounds of one.
-
-    Returns:
-        None: several hosts share too few cases to separate hosts from cases.
-    """
-    if len({host for rate in rates for host in rate.rates}) > 1:
-        levels = levels_of([log_means(rate) for rate in rates])
-        return estimate([*levels.values()]) if levels else None
-    for across in (False, True):
-        if rounds := levels_of([_by_round(rate, across=across) for rate in rates]):
-            runs = grouped((run, level) for (run, _), level in rounds.items())
-            return estimate_of_runs([*runs.values()])
-    return None
-
-
-def _by_round(rate: FleetRate, *, across: bool) -> dict[tuple[str, float], float]:
-    """Return the logarithm of one host's throughput by run and round, to first order around the mean of all runs.
-
-    Args:
-        rate: Of one host.
-        across: Whether rounds of several runs with the same number are one, for runs that share no case.
-    """
-    ((host, runs),) = rate.rates.items()
-    mean = rate.host_means[host]
-    values = grouped(
-        (("" if across else run, number), value)
-        for run, of_run in runs.items()
-        for number, value in zip(rate.rounds[host][run], of_run, strict=True)
-    )
-    return {key: math.log(mean) + statistics.fmean(of_round) / mean - 1 for key, of_round in values.items()}
+    right = b.log_means
+    return {host: logarithm - right[host] for host, logarithm in a.log_means.items()}
 
 
 CEILING = 1.05
@@ -348,31 +240,21 @@ def _efficiency(rate: FleetRate, baseline: FleetRate) -> Comparison:
 
     If the baseline is of other hosts of the fleet, the interval needs several hosts on both sides.
     """
-    count, is_job = rate.case.replicas, rate.case.num_hosts > 1
-    members = {
-        host: [name for name in (host.split("+") if is_job else [host]) if name in baseline.rates]
-        for host in rate.rates
-    }
-    shared = [host for host, names in members.items() if names]
-    if not shared:
-        ratio = ratio_of_rates(rate, baseline) if rate.of_fleet and baseline.of_fleet else None
-    else:
-        rate = rate.only(shared, "no one-GPU case")
-        baseline = baseline.only({name for host in shared for name in members[host]}, "no such case")
-        if rate.of_fleet:
-            alone = {host: statistics.fmean(baseline.host_means[name] for name in members[host]) for host in shared}
-            ratio = exponential(estimate([math.log(mean / alone[host]) for host, mean in rate.host_means.items()]))
-        else:
-            known, these = rate.estimate, _of_these_machines(baseline)
-            alike = rate.repeated == baseline.repeated
-            ratio = ratio_of_estimates(known, these, alike=alike) if known and these else None
-    assert rate.mean is not None and baseline.mean is not None, "callers check `rates` first"
-    value = ratio.value if ratio else rate.mean / baseline.mean
-    return Comparison(rate, baseline, value / count, divided(ratio, count) if ratio else None)
+    alone = _alone(baseline, rate.rates) if rate.case.num_hosts > 1 else {}
+    found = compare_pair(rate, replace(baseline, rates=alone) if alone else baseline)
+    interval = found.interval if found.paired or (found.a.of_fleet and found.b.of_fleet) else None
+    assert found.value is not None, "both sides have a number"
+    count = rate.case.replicas
+    return replace(found, value=found.value / count, interval=interval and interval.divided(count))
 
 
-def _of_these_machines(rate: FleetRate) -> Estimate | None:
-    """Estimate the mean of these particular hosts, with only their repeats as a source of uncertainty."""
-    parts = [rate.only([host], "").estimate for host in rate.rates]
-    known = [part for part in parts if part is not None]
-    return sum_of_estimates(known, [1 / len(known)] * len(known)) if len(known) == len(parts) else None
+def _alone(baseline: FleetRate, jobs: Iterable[str]) -> Nested:
+    """Return the mean of the hosts of each job that were measured alone, repeat by repeat, by job and run."""
+    found: Nested = {}
+    for job in jobs:
+        hosts = [baseline.rates[host] for host in job.split("+") if host in baseline.rates]
+        for run in hosts[0] if hosts else ():
+            repeats = zip(*(of_host.get(run, ()) for of_host in hosts), strict=False)
+            if means := [statistics.fmean(of_repeat) for of_repeat in repeats]:
+                found.setdefault(job, {})[run] = means
+    return found

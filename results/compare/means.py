@@ -5,54 +5,82 @@ Training, inference, precisions and numbers of GPUs make different demands on a 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from results.compare.comparison import MEANINGS, Comparison, Mark, compare_pair, geometric_mean, levels_of, log_ratios
+from results.compare.comparison import Comparison, Mark, log_ratios
 from results.compare.decide import decide
-from results.stats import Interval, inverse, outlying
+from results.stats import Estimate, Interval, estimate, estimate_of_runs, levels_of, sum_of_estimates
 from results.table.cell_text import value_text, warned
-from results.table.columns import CASE_COLUMNS, Value
-from results.table.comparable import case_label, differing, grouped, setting_text
-from results.table.fleets import TOLERANCE, FleetRate, log_means, outlier_text
-from results.text import significant, with_interval
-
-
-class Answer(NamedTuple):
-    """Ratio of the throughputs of sides `a` and `b` over all cases of one kind.
-
-    Attributes:
-        kind: Kind of work, e.g. `training, fp16, 4 GPUs`.
-        found: Comparisons that have an interval.
-        ratio: Their geometric mean.
-    """
-
-    kind: str
-    found: Sequence[Comparison]
-    ratio: Interval
-
+from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, TEXT, Value
+from results.table.comparable import case_labels, differing, grouped, setting_text
+from results.table.fleets import FleetRate, odd_hosts
+from results.text import significant
 
 KIND_COLUMNS = ("mode", "precision", "num_gpus", "communication")
 """Columns of the case that make a kind of work."""
 
 
-def answers(found: Sequence[Comparison], by: Sequence[str] = ()) -> list[Answer]:
-    """Return an answer for each kind of work with an interval, in the order of the cases.
+def means_of_kinds(found: Sequence[Comparison]) -> dict[str, tuple[Interval, int]]:
+    """Return the geometric mean of each kind of work with an interval, and its number of cases.
 
     Args:
         found: Comparisons of two sides.
-        by: Software columns in which pairs of one case differ; each value has its own answers.
+
+    Returns:
+        By kind, in the order of the cases, e.g. `training, fp16, 4 GPUs`.
     """
-    several = differing([item.a for item in found], by)
     hidden = [name for name in CASE_COLUMNS if name not in KIND_COLUMNS]
-    groups = grouped(
-        (", ".join([setting_text(item.a, without=hidden), *(f"{name} {item.a.named(name)}" for name in several)]), item)
-        for item in found
-        if item.interval is not None
-    )
-    means = ((kind, group, geometric_mean(group)) for kind, group in groups.items())
-    return [Answer(kind, group, ratio) for kind, group, ratio in means if ratio is not None]
+    known = [item for item in found if item.interval is not None]
+    kinds = grouped((setting_text(item.a.case, without=hidden), item) for item in known)
+    return {kind: (mean, len(of)) for kind, of in kinds.items() if (mean := geometric_mean(of)) is not None}
+
+
+def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
+    """Return the geometric mean of the ratios with its interval; None: no ratio has an interval.
+
+    Cases measured on the same hosts are correlated; so are cases of one host measured in the same run or round.
+    Therefore logarithms are first averaged over the cases within each host, run or round, with missing cases imputed. A
+    single case keeps its own interval.
+
+    Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
+    """
+    usable = [item for item in comparisons if item.interval is not None]
+    if len(usable) < 2:
+        return usable[0].interval if usable else None
+    if all(item.paired for item in usable):
+        mean = _mean_of_hosts([log_ratios(item.a, item.b) for item in usable])
+        if mean is not None:
+            return mean.exponential()
+    left, right = (_mean_logarithm(side) for side in zip(*((item.a, item.b) for item in usable), strict=True))
+    return sum_of_estimates([left, right.times(-1)]).exponential() if left and right else None
+
+
+def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
+    """Estimate the mean over cases of the logarithm of throughput, from its hosts, or the runs and rounds of one."""
+    if len({host for rate in rates for host in rate.rates}) > 1:
+        return _mean_of_hosts([rate.log_means for rate in rates])
+    levels = levels_of([_by_round(rate) for rate in rates]) or {}
+    runs = grouped((run, level) for (run, _), level in levels.items())
+    return estimate_of_runs([*runs.values()]) if runs else None
+
+
+def _mean_of_hosts(by_case: Sequence[Mapping[str, float]]) -> Estimate | None:
+    """Estimate a mean over cases from values by host; None: there is one host, or they share too few cases."""
+    levels = levels_of(by_case)
+    return estimate([*levels.values()], "hosts") if levels else None
+
+
+def _by_round(rate: FleetRate) -> dict[tuple[str, float], float]:
+    """Return the logarithm of one host's throughput by run and round, to first order around the mean of all runs."""
+    ((host, runs),) = rate.rates.items()
+    mean = rate.host_means[host]
+    return {
+        (run, number): math.log(mean) + value / mean - 1
+        for run, of_run in runs.items()
+        for number, value in zip(rate.rounds[host][run], of_run, strict=True)
+    }
 
 
 def answer_lines(
@@ -62,17 +90,19 @@ def answer_lines(
 
     Args:
         found: Comparisons of two sides.
-        by: See `answers`.
+        by: Software columns in which pairs of one case differ.
         baseline: Whether the second side is the first at another time, so that prices do not matter.
         prices: Whether to say what is cheaper.
     """
     known = [item for item in found if item.interval is not None]
     if not known:
         return []
-    lines = [_speed_sentence(known, by, baseline=baseline)]
-    lines += [line for item in answers(found, by) if (line := _outlier_line(item))]
-    itself = baseline or all(item.paired for item in known)
-    return [*lines, _price_sentence(known)] if prices and not itself else lines
+    paired = all(item.paired for item in known)
+    hosts = [(side.fleet, side.log_means) for item in known for side in (item.a, item.b)]
+    if paired:
+        hosts = [(item.a.fleet, log_ratios(item.a, item.b)) for item in known]
+    lines = [_speed_sentence(known, by, baseline=baseline), *(f"{line}." for line in odd_hosts(grouped(hosts)))]
+    return [*lines, _price_sentence(known)] if prices and not (baseline or paired) else lines
 
 
 def _speed_sentence(known: Sequence[Comparison], by: Sequence[str], *, baseline: bool) -> str:
@@ -83,16 +113,20 @@ def _speed_sentence(known: Sequence[Comparison], by: Sequence[str], *, baseline:
         by: Software columns in which pairs of one case differ.
         baseline: See `answer_lines`.
     """
-    sides = [side for item in known for side in (item.a, item.b)]
+    labels, several = case_labels(item.a.case for item in known), differing([item.a.software for item in known], by)
+
+    def named(item: Comparison) -> str:
+        return ", ".join([labels[item.a.case], *(f"{name} {item.a.named(name)}" for name in several)])
+
     a, b = known[0].a.fleet, "in the baseline" if baseline else known[0].b.fleet
-    low, high = min(known, key=_value), max(known, key=_value)
-    least, most = significant(_value(low)), significant(_value(high))
+    low, high = (end(known, key=lambda item: item.value or 0.0) for end in (min, max))
+    least, most = (significant(item.value or 0.0) for item in (low, high))
     if len(known) == 1:
-        times = f"{value_text(low.value, low.interval)} times as fast as {b} ({_named(low, sides, by)})"
+        times = f"{value_text(low.value, low.interval)} times as fast as {b} ({named(low)})"
     elif least == most:
         times = f"{least} times as fast as {b} in each of {len(known)} cases"
     else:
-        times = f"{least} ({_named(low, sides, by)}) to {most} times ({_named(high, sides, by)}) as fast as {b}"
+        times = f"{least} ({named(low)}) to {most} times ({named(high)}) as fast as {b}"
     marks = Counter(item.mark for item in known)
     clear = marks[Mark.FASTER] + marks[Mark.SLOWER]
     ratio = f"{a} is {times}"
@@ -104,16 +138,6 @@ def _speed_sentence(known: Sequence[Comparison], by: Sequence[str], *, baseline:
     elif clear < len(known):
         ratio += f", a clear difference in {clear} of {len(known)} cases"
     return f"{'; '.join(filter(None, (ratio, known[0].covers)))}."
-
-
-def _named(item: Comparison, sides: Sequence[FleetRate], by: Sequence[str]) -> str:
-    software = [f"{name} {item.a.named(name)}" for name in by if len({side.named(name) for side in sides}) > 1]
-    return ", ".join([case_label(item.a, sides), *software])
-
-
-def _value(item: Comparison) -> float:
-    assert item.value is not None, "it has an interval"
-    return item.value
 
 
 def _price_sentence(known: Sequence[Comparison]) -> str:
@@ -138,7 +162,7 @@ def _price_sentence(known: Sequence[Comparison]) -> str:
 
 def _cheaper(gain: Interval, a: str, b: str) -> str:
     """Return the side that gives significantly more samples per dollar; empty: neither."""
-    ratios = {a: gain, b: inverse(gain)}
+    ratios = {a: gain, b: gain.inverse}
     best, _ = decide({a: (1.0,), b: (1.0,)}, lambda name, _: ratios[name])
     return best[0] if len(best) == 1 else ""
 
@@ -149,7 +173,7 @@ def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
     Args:
         a: Name of the first side.
         b: Name of the second side.
-        found: Their comparisons, for which there are no `answers`.
+        found: Their comparisons, none of which has an interval.
     """
     ratios = sorted(item.value for item in found if item.value is not None)
     if not ratios:
@@ -162,24 +186,20 @@ def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
     )
 
 
-def lost_lines(found: Sequence[Comparison], sides: Sequence[FleetRate]) -> list[str]:
+def lost_lines(found: Sequence[Comparison]) -> list[str]:
     """Return a line for each host on which repeats of the first side alone failed; see `unchecked_lines`."""
-    return [
-        f"{item.a.fleet}/{host}, {case_label(item.a, sides)}: {why}"
-        for item in found
-        for host, why in item.lost.items()
-    ]
+    labels = case_labels(item.a.case for item in found)
+    return [f"{item.a.fleet}/{host}, {labels[item.a.case]}: {why}" for item in found for host, why in item.lost.items()]
 
 
 def unchecked_lines(
-    found: Sequence[Comparison], missing: Sequence[FleetRate], sides: Sequence[FleetRate], by: Sequence[str] = ()
+    found: Sequence[Comparison], missing: Sequence[FleetRate] = (), by: Sequence[str] = ()
 ) -> list[str]:
     """Return a line for each case of the second side in which a loss would not be seen, with what to do.
 
     Args:
         found: Comparisons of two sides.
         missing: Cases without a counterpart on the first side.
-        sides: Rates of both sides, among which the name of a case is unique.
         by: Software columns by which cases were paired.
     """
     paired = f", or leave out --by {','.join(by)} to compare different software" if by else ""
@@ -190,68 +210,35 @@ def unchecked_lines(
             places.append((item.b, f"{item.reason}; measure at least 2 repeats on each side"))
         elif item.mark is Mark.NOT_COMPARABLE and (item.b.rates or not item.b.failures):  # several softwares: neither
             places.append((item.b, f"{item.reason}; measure both sides with the same tfbench"))
-    return [f"{rate.fleet}, {case_label(rate, sides)}: {what}" for rate, what in places]
+    labels = case_labels([*(item.b.case for item in found), *(rate.case for rate in missing)])
+    return [f"{rate.fleet}, {labels[rate.case]}: {what}" for rate, what in places]
 
 
-def _outlier_line(answer: Answer) -> str:
-    """Return the sentence about the host that differs most from the rest of its fleet; empty: none does."""
-    outlier, rest = without_outlier(answer.found)
-    ratio = geometric_mean(rest)
-    if not outlier or ratio is None:
-        return ""
-    both = f"{with_interval(ratio)} × without it, {with_interval(answer.ratio)} × with it"
-    return f"{outlier}: {both} ({answer.kind}). Check cooling, power limit and neighbours."
+COMPARISON_COLUMNS: dict[str, str] = {
+    "case": TEXT,
+    **{name: COLUMNS[name].dtype for name in CASE_COLUMNS},
+    **dict.fromkeys(("a_samples_per_second", "b_samples_per_second", "ratio", "ci95_low", "ci95_high"), NUMBER),
+    **dict.fromkeys(("result", "reason", "differs", "warnings"), TEXT),
+    **dict.fromkeys(("ratio_per_usd", "ratio_per_usd_ci95_low", "ratio_per_usd_ci95_high"), NUMBER),
+}
+"""Columns of `comparison_rows` and their pandas types."""
 
 
-def without_outlier(found: Sequence[Comparison]) -> tuple[str, Sequence[Comparison]]:
-    """Describe the host that differs most from the rest of its fleet over all cases, and compare without it.
-
-    Returns:
-        Its description, or an empty text and the same comparisons.
-    """
-    paired = all(item.paired for item in found)
-    sides = [[item.a for item in found], [item.b for item in found]]
-    by_host = [[log_means(rate) for rate in side] for side in sides]
-    logarithms = [[log_ratios(item.a, item.b) for item in found]] if paired else by_host
-    worst = outlying([levels_of(of_side) or {} for of_side in logarithms], TOLERANCE)
-    if worst is None:
-        return "", found
-    index, host, difference = worst
-
-    def others(side: FleetRate, *, affected: bool) -> FleetRate:
-        return side.only([name for name in side.rates if name != host], "outlier") if affected or paired else side
-
-    kept = [compare_pair(others(item.a, affected=index == 0), others(item.b, affected=index == 1)) for item in found]
-    return outlier_text(sides[index][0], host, difference), kept
-
-
-def comparison_row(item: Comparison, sides: Sequence[FleetRate]) -> dict[str, Value]:
-    """Return a comparison as a row of `Runs.compare`.
-
-    Args:
-        item: The comparison.
-        sides: Both sides of all comparisons, among which the name of the case is unique.
-    """
-    gain = item.per_dollar
-    low, high = ends(item.interval)
-    gain_low, gain_high = ends(gain if item.interval else None)
-    warnings = [f"{code} ({', '.join(hosts)})" for code, hosts in warned((item.a, item.b)).items()]
-    return {
-        "case": case_label(item.a, sides),
-        **{name: item.a.named(name) for name in CASE_COLUMNS},
-        "a_samples_per_second": item.a.mean,
-        "b_samples_per_second": item.b.mean,
-        "ratio": item.value,
-        "ci95_low": low,
-        "ci95_high": high,
-        "result": MEANINGS[item.mark],
-        "reason": item.reason or None,
-        "differs": ", ".join(item.differs) or None,
-        "warnings": "; ".join(warnings) or None,
-        "ratio_per_usd": gain.value if gain else None,
-        "ratio_per_usd_ci95_low": gain_low,
-        "ratio_per_usd_ci95_high": gain_high,
-    }
+def comparison_rows(found: Sequence[Comparison]) -> list[dict[str, Value]]:
+    """Return comparisons as rows of `Runs.compare`."""
+    labels, rows = case_labels(item.a.case for item in found), []
+    for item in found:
+        gain = item.per_dollar
+        warnings = [f"{code} ({', '.join(hosts)})" for code, hosts in warned((item.a, item.b)).items()]
+        texts = (item.mark.meaning, item.reason, ", ".join(item.differs), "; ".join(warnings))
+        cells = [
+            *(labels[item.a.case], *map(item.a.named, CASE_COLUMNS)),
+            *(item.a.mean, item.b.mean, item.value, *ends(item.interval)),
+            *(text or None for text in texts),
+            *(gain.value if gain else None, *ends(gain if item.interval else None)),
+        ]
+        rows.append(dict(zip(COMPARISON_COLUMNS, cells, strict=True)))
+    return rows
 
 
 def ends(interval: Interval | None) -> tuple[float | None, float | None]:

@@ -18,7 +18,7 @@ from results.compare.comparison import compare_pair
 from results.compare.decide import price_limits
 from results.stats import LEVEL, Estimate, Interval, ratio_of_estimates
 from results.table.comparable import match
-from results.table.fleets import FleetRate, ratio_of_rates
+from results.table.fleets import FleetRate
 from results.text import counted
 
 
@@ -87,11 +87,10 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     if repeats < first or a.estimate is None or b.estimate is None:
         return InterimAnalysis()
     singles = _one_by_one(a, repeats) and _one_by_one(b, repeats)
-    level, alike = SINGLE_MACHINES_LEVEL if singles else LEVEL, a.repeated == b.repeated
-    guarded = ratio_of_estimates(_no_luck(a, a.estimate), _no_luck(b, b.estimate), level=level, alike=alike)
-    interval = ratio_of_rates(a, b, level=level)
-    bounds = ratio_of_rates(a, b, level=analysis_level(repeats - first + 1))
-    assert interval and bounds, "both sides have an estimate"
+    level = SINGLE_MACHINES_LEVEL if singles else LEVEL
+    guarded = ratio_of_estimates(_no_luck(a, a.estimate), _no_luck(b, b.estimate), level)
+    interval = ratio_of_estimates(a.estimate, b.estimate, level)
+    bounds = ratio_of_estimates(a.estimate, b.estimate, analysis_level(repeats - first + 1))
     rounds = f"{counted(repeats, 'repeat')} of each host"
     names = f"{a.fleet} / {b.fleet}"
     if guarded.half_width <= share * guarded.value:
@@ -123,4 +122,4 @@ def _no_luck(side: FleetRate, known: Estimate) -> Estimate:
     if not side.of_fleet or any(len(of_host) < 2 for of_host in values):
         return known
     of_repeats = statistics.fmean(statistics.variance(of_host) / len(of_host) for of_host in values) / len(values)
-    return replace(known, variance=max(known.variance, of_repeats))
+    return replace(known, causes=((max(known.variance, of_repeats), known.degrees_of_freedom),))

@@ -164,7 +164,7 @@ def _of_setting(question: RentalQuestion, setting: Rates, relevant: Rates, gpus:
         f"also differs: {name} " + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
         for name in differs
     ]
-    text = setting_text(setting[0], without=("model", "mode", "precision", "num_gpus"))
+    text = setting_text(setting[0].case, without=("model", "mode", "precision", "num_gpus"))
     mode, found = mode_text(case.mode), tuple(options.values())
     return Advice(question, Basis.MEASURED, mode, question.network, found, text, tuple(notes))
 

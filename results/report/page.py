@@ -20,7 +20,7 @@ import pandas as pd
 
 from results.compare.comparison import fleets_of
 from results.compare.decide import price_limits
-from results.compare.means import answer_lines, unknown_line
+from results.compare.means import answer_lines, ends, unknown_line
 from results.program import started_as_tfbench
 from results.recommend.answer import answers
 from results.recommend.options import Advice, asked_prices, measured_questions, unused_prices
@@ -28,7 +28,7 @@ from results.recommend.output import advice_grid
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.reference.gpus import specifications
 from results.reference.prices import YOURS, Prices
-from results.report.comparison import Pair, communication_grid, fleet_pairs, ratio_grids, scaling_grid
+from results.report.comparison import Pair, fleet_pairs, ratio_grids, scaling_grid
 from results.report.panels import rate_panels, ratio_panel
 from results.report.tables import failure_lines, result_grids, software_lines, wide_grids
 from results.runs.store import StoredRecord
@@ -37,7 +37,7 @@ from results.schema import Case, Device, Mode, Record, Status
 from results.schema.version import __version__
 from results.table.cell_text import warned_notes, warning_codes
 from results.table.columns import SOFTWARE_COLUMNS, Row, place_of
-from results.table.comparable import case_label, differing, of_each_case
+from results.table.comparable import case_labels, differing, grouped
 from results.table.fleets import FleetRate, unambiguous
 from results.table.merge import merge_records
 from results.text import counted, enumerated
@@ -102,7 +102,7 @@ def make_report(
     offers = {option.subject: option.offers[0] for option in options if option.offers}
     yours = {fleet: offer.usd_per_gpu_hour for fleet, offer in offers.items() if offer.origin == YOURS}
     if yours:  # no table may contradict the recommendation
-        rows = [row._replace(usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]
+        rows = [replace(row, usd_per_gpu_hour=yours.get(row.fleet, row.usd_per_gpu_hour)) for row in merged.rows]
         merged = replace(merged, rows=rows)
     rates = merged.rates
     pairs, fleets, networks = fleet_pairs(rates), fleets_of(rates), [*dict.fromkeys(rate.case.model for rate in rates)]
@@ -112,7 +112,6 @@ def make_report(
         *result_grids(merged),
         *wide_grids(merged)[:MAX_TABLES],
         *ratio_grids(others[:MAX_TABLES]),
-        communication_grid(merged),
         time_breakdown_grid(time_breakdown(stored)),
     ]
     page = _rendered(
@@ -121,7 +120,7 @@ def make_report(
         verdict=[*_ratio_lines(leading), *recommendation, _row_line(merged.rows)],
         panels=panels,
         scaling=scaling_grid(rates),
-        settings=[(_setting(advice), advice.sentence, advice_grid(advice)) for advice in advices[:MAX_ROWS]],
+        settings=[(advice, advice_grid(advice)) for advice in advices[:MAX_ROWS]],
         specified=(comparison_lines(gpus), gpu_grids(gpus)) if gpus else ([], []),
         tables=[replace(grid, notes=_first(grid.notes)).first(MAX_ROWS) for grid in tables if grid],
         fleets=fleets,
@@ -145,11 +144,6 @@ def _about(records: Sequence[Record], runs: str) -> str:
     minutes = (times.max() - times.min()).total_seconds() / 60
     where = f"{counted(len(records), 'repeat')} on {enumerated(hosts, MAX_NAMED)}"
     return f"{runs}: {times.min():%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes, {where}"
-
-
-def _setting(advice: Advice) -> str:
-    """Return the title of an answer among those of all settings."""
-    return f"{advice.title}, {counted(advice.question.counts[0], 'GPU')}"
 
 
 def _rendered(**content: object) -> str:
@@ -257,14 +251,12 @@ def _job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[st
             if item.value is not None:
                 ends = [float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval)]
                 limits.setdefault(item.a.case, {}).setdefault(a, {})[b] = ends
+    labels, cases = case_labels(rate.case for rate in rates), []
     measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)
-    cases, distinct = [], of_each_case(rates)
-    for case in dict.fromkeys(rate.case for rate in measured):
-        of_case = [rate for rate in rates if rate.case == case]
-        fleets = {fleet: _figure([rate for rate in of_case if rate.fleet == fleet]) for fleet in fleets_of(of_case)}
-        unit = next(rate.unit for rate in of_case if rate.unit)
-        label = case_label(of_case[0], distinct)
-        cases.append({"label": label, "unit": unit, "fleets": fleets, "limits": limits.get(case, {})})
+    for case, unit in {rate.case: rate.unit for rate in measured}.items():
+        fleets = grouped((rate.fleet, rate) for rate in rates if rate.case == case)
+        figures = {fleet: _figure(of_fleet) for fleet, of_fleet in fleets.items()}
+        cases.append({"label": labels[case], "unit": unit, "fleets": figures, "limits": limits.get(case, {})})
     return cases
 
 
@@ -286,8 +278,8 @@ def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:
     if not measured:
         return {"failed": ", ".join(dict.fromkeys(status for rate in rates for status in rate.failures.values()))}
     if len(measured) > 1:
-        return {"failed": f"several {enumerated(differing(measured, SOFTWARE_COLUMNS))}"}
+        several = differing([rate.software for rate in measured], SOFTWARE_COLUMNS)
+        return {"failed": f"several {enumerated(several)}"}
     (rate,) = measured
-    interval = rate.interval if rate.interval and rate.interval.low > 0 else None
-    low, high = (interval.low, interval.high) if interval else (None, None)
+    low, high = ends(rate.interval if rate.interval and rate.interval.low > 0 else None)
     return {"rate": rate.mean, "low": low, "high": high, "gpus": rate.case.replicas}

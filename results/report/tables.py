@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from results.report.comparison import communication_grid, fleet_pairs, ratio_grids, repeated, scaling_grid
+from results.report.comparison import fleet_pairs, ratio_grids, repeated, scaling_grid
 from results.runs.store import StoredRecord
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
 from results.stats import estimate
-from results.table.cell_text import (
-    fleet_notes,
-    identity_text,
-    missing_hosts,
-    rate_text,
-    table_csv,
-    value_text,
-    warning_notes,
-)
+from results.table.cell_text import fleet_notes, identity_text, missing_hosts, rate_text, value_text, warning_notes
 from results.table.columns import (
     CASE_COLUMNS,
     COLUMNS,
@@ -32,19 +23,11 @@ from results.table.columns import (
     place_of,
     software_of,
 )
-from results.table.comparable import (
-    CLUSTER_COLUMNS,
-    IMPLIED,
-    ambiguous,
-    cluster_name,
-    cluster_names,
-    differing,
-    grouped,
-)
+from results.table.comparable import CLUSTER_COLUMNS, ambiguous, cluster_name, cluster_names, differing, grouped
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
-from results.text import GROUP_SPACE, counted, enumerated, printable, significant
-from results.text_table import Grid, markdown, pivoted
+from results.text import GROUP_SPACE, counted, enumerated, printable, significant, spreadsheet_text
+from results.text_table import Grid, grid_of, markdown, pivoted
 
 CASES_NAMED = 4
 """Cases that a line on a failure names at most."""
@@ -66,8 +49,9 @@ def all_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
     if brief and merged.rows and not merged.devices and not any(row.repeats_ok for row in merged.rows):
         return [Grid("No repeat gave a number", [], [], failure_lines(merged.rows))]
     ratios = [] if brief else ratio_grids(fleet_pairs(merged.rates))
-    more = [grid for grid in (scaling_grid(merged.rates), communication_grid(merged)) if grid is not None]
-    return [*result_grids(merged, brief=brief), *wide_grids(merged, brief=brief), *ratios, *more]
+    grids = [*result_grids(merged, brief=brief), *wide_grids(merged, brief=brief), *ratios]
+    scaling = scaling_grid(merged.rates)
+    return grids if scaling is None else [*grids, scaling]
 
 
 def result_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
@@ -104,26 +88,30 @@ def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
     software = [name for name in SOFTWARE_COLUMNS if ambiguous((row.place, getattr(row, name)) for row in rows)]
     hosts = list(dict.fromkeys(str(row.place) for row in rows))
     cells = [
-        [
-            str(row.place) if len(hosts) > 1 else "",
-            *(row.case.model, str(row.case.precision), str(row.case.batch_per_gpu)),
-            _cluster(row.case),
-            *("" if value is None else str(value) for value in (getattr(row, name) for name in (*varying, *software))),
-            value_text(row.samples_per_second, row.interval),
-            str(row.repeats) if row.repeats_ok == row.repeats else f"{row.repeats_ok} of {row.repeats}",
-            *(_scaled(getattr(row, name), factor) for name, factor in _NUMBERS.values()),
-            row.status,
-            row.warnings or "",
-        ]
+        {
+            "host": str(row.place) if len(hosts) > 1 else "",
+            "network": row.case.model,
+            "precision": str(row.case.precision),
+            "batch>": str(row.case.batch_per_gpu),
+            "GPUs>": _cluster(row.case),
+            **{name: "" if (value := getattr(row, name)) is None else str(value) for name in (*varying, *software)},
+            "samples/s>": value_text(row.samples_per_second, row.interval),
+            "repeats>": str(row.repeats) if row.repeats_ok == row.repeats else f"{row.repeats_ok} of {row.repeats}",
+            **{heading: _scaled(getattr(row, name), factor) for heading, (name, factor) in _NUMBERS.items()},
+            "status": row.status,
+            "warnings": row.warnings or "",
+        }
         for row in rows
     ]
-    columns = ["host", "network", "precision", "batch>", "GPUs>", *varying, *software]
-    columns += ["samples/s>", "repeats>", *_NUMBERS, "status", "warnings"]
     notes = _common_notes(merged, varying, software, brief=brief) if rows else ["no records"]
+    notes += [
+        f"{row.place}, {row.case.name}: {value_text(row.samples_per_second, row.interval)} {row.unit}/s, trains nothing"
+        for row in merged.without_all_reduce
+        if row.repeats_ok
+    ]
     notes += [*warning_notes(row.warnings for row in rows), *failure_lines(rows)]
-    title = f"Results of {hosts[0]}" if len(hosts) == 1 else "Results"
     optional = ("CV %", "p50 ms", "b1 p99 ms", "b1 p95 ms", "b1 p50 ms", "repeats")
-    return Grid(title, columns, cells, notes, optional).without_empty_columns()
+    return grid_of(f"Results of {hosts[0]}" if len(hosts) == 1 else "Results", cells, notes, optional)
 
 
 def _cluster(case: Case) -> str:
@@ -193,29 +181,30 @@ def _is_wide(rates: Sequence[FleetRate]) -> bool:
     return len(cluster_names(rate.case for rate in rates)) > 1 or any(len(rate.rates) > 1 for rate in rates)
 
 
-_OF_THE_CASE = {"variables", *itertools.chain.from_iterable(IMPLIED.values())}
+_OF_THE_CASE = ("variables", "parameters", "tf32")
 """Columns that a case may determine: a difference between two cases alone is not shown."""
 
 
 def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     clusters, units = cluster_names(rate.case for rate in rates), sorted({rate.unit for rate in rates if rate.unit})
     device = "CPU" if all(rate.case.device is Device.CPU for rate in rates) else "GPU"
-    headed = ("model", "precision", "batch_per_gpu")
+    headed = {"network": "model", "precision": "precision", "batch>": "batch_per_gpu"}
     settings = [name for name in CASE_COLUMNS if name not in CLUSTER_COLUMNS]
-    split = differing(rates, [name for name in settings if name not in headed])
+    split = differing([rate.case for rate in rates], [name for name in settings if name not in headed.values()])
     known = [rate for rate in rates if rate.rates]
-    for name in differing(known, SOFTWARE_COLUMNS):  # so that no cell mixes two identities
+    for name in differing([rate.software for rate in known], SOFTWARE_COLUMNS):  # so that no cell mixes two identities
         lines = ((tuple(map(rate.named, settings)), rate.named(name)) for rate in known)
         split += [name] if name not in _OF_THE_CASE or ambiguous(lines) else []
     unit_of = {rate.case.model: f"{rate.unit}/s" for rate in rates if rate.unit}
     cells = []
     for rate in rates:
-        values = {name: rate.named(name) for name in (*headed, *split)}
-        label = ["" if value is None else identity_text(name, value) for name, value in values.items()]
-        label += [unit_of.get(rate.case.model, "")] if len(units) > 1 else []
-        cells.append((tuple(label), cluster_name(rate.case), rate_text(rate)))
-    columns = ["network", "precision", "batch>", *split, *(["unit"] if len(units) > 1 else [])]
-    columns += [f"{counted(name, device)}>" for name in clusters]
+        values = {
+            heading: rate.named(name) for heading, name in (headed | dict(zip(split, split, strict=True))).items()
+        }
+        label = {name: "" if value is None else identity_text(name, value) for name, value in values.items()}
+        label["unit"] = unit_of.get(rate.case.model, "") if len(units) > 1 else ""
+        cells.append((label, f"{counted(cluster_name(rate.case), device)}>", rate_text(rate)))
+    columns = [f"{counted(name, device)}>" for name in clusters]
     hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures) if host != NO_ORIGIN))
     over = repeated(rates)
     figures = f" ± 95 % over {over}" if over else f" {ONE_REPEAT}" if units else ""
@@ -224,7 +213,7 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
     if any("×" in name for name in clusters):
         notes.append(f"H×N {device}s: N on each of H hosts that train together")
     title = f"{rates[0].fleet}: {', '.join(units) or 'samples'} per second{figures}"
-    return Grid(title, columns, pivoted(cells, clusters), notes)
+    return grid_of(title, pivoted(cells, columns), notes)
 
 
 def _not_usual(rates: Sequence[FleetRate]) -> list[str]:
@@ -241,10 +230,11 @@ def readings_grid(records: Iterable[StoredRecord]) -> Grid | None:
     Numbers are medians over the repeats, in the units that their names end with; of other values each is listed.
     """
     values = grouped(_readings(item.record for item in records if item.record is not None))
-    headings = list(dict.fromkeys(heading for _, heading in values))
-    cells = (((*place,), heading, _reading(of_place)) for (place, heading), of_place in values.items())
-    grid = Grid("Readings", ["host", "case", *headings], pivoted(cells, headings))
-    return grid.without_empty_columns() if headings else None
+    cells = (
+        ({"host": host, "case": case}, heading, _reading(of_place))
+        for ((host, case), heading), of_place in values.items()
+    )
+    return grid_of("Readings", pivoted(cells)) if values else None
 
 
 def _readings(records: Iterable[Record]) -> Iterator[tuple[tuple[tuple[str, str], str], object]]:
@@ -276,9 +266,6 @@ def _reading(values: Sequence[object]) -> str:
 TABLE_VERSION = 1
 """Incremented when a column is removed or changes its meaning."""
 
-FORMATS = ("csv", "json", "markdown", "wide")
-"""Formats of `exported`."""
-
 
 def exported(merged: Merged, form: str) -> str:
     """Return merged runs as a text.
@@ -290,7 +277,9 @@ def exported(merged: Merged, form: str) -> str:
             a row per network and precision, a column per GPU count.
     """
     if form == "csv":
-        return table_csv(merged.table)
+        texts = merged.table.select_dtypes(include=["string", "object"]).columns
+        safe = {name: merged.table[name].map(spreadsheet_text, na_action="ignore") for name in texts}
+        return merged.table.assign(**safe).to_csv(index=False, lineterminator="\n")
     if form != "json":
         return "\n".join(map(markdown, wide_grids(merged) if form == "wide" else all_grids(merged)))
     devices = []
@@ -336,22 +325,21 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
         for at, place in enumerate(places)
     ]
     for heading, results in zip(headings, columns.values(), strict=True):
-        for metric, of_metric in grouped((_metric(result), result) for result in results).items():
+        for (name, unit), of_metric in grouped((_metric(result), result) for result in results).items():
             factor, _ = UNITS.get(of_metric[0].unit, (1.0, ""))
             known = [result.value / factor for result in of_metric if result.value is not None]
             interval = estimate(known).interval() if len(known) > 1 else None
             text = value_text(statistics.fmean(known), interval) if known else "not measured"
-            cells.append((metric, heading, text))
+            cells.append(({"metric": name, "unit": unit}, f"{heading}>", text))
             if not known:
-                reasons.setdefault((metric[0], of_metric[0].reason), {})[heading] = None
+                reasons.setdefault((name, of_metric[0].reason), {})[heading] = None
     notes = [
         "best round of each repeat, mean ± 95 % over repeats; for one device, except the all-reduce",
         "all-reduce: bus bandwidth, bytes × 2 (n − 1) / n over seconds, as nccl-tests define it",
         *(f"{heading}: {software}" for heading, (_, software) in zip(headings, columns, strict=True)),
         *(f"{name} on {', '.join(hosts)}: {reason}" for (name, reason), hosts in reasons.items()),
     ]
-    numbers = [f"{heading}>" for heading in headings]
-    return Grid("Devices", ["metric", "unit", *numbers], pivoted(cells, headings), notes) if cells else None
+    return grid_of("Devices", pivoted(cells, [f"{heading}>" for heading in headings]), notes) if cells else None
 
 
 def _metric(result: DeviceResult) -> tuple[str, str]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from results.schema.health import RULES, Moment
 from results.stats import Interval
 from results.table.columns import Value
 from results.table.comparable import grouped
 from results.table.fleets import FleetRate
-from results.text import DIGITS_WITHOUT_ERROR, enumerated, significant, spreadsheet_text, with_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
+from results.text import DIGITS_WITHOUT_ERROR, enumerated, significant, with_interval
 
 DIGEST_LENGTH = 19
 """Characters shown of `sha256:…`: 12 digits, as in Docker."""
@@ -68,10 +64,11 @@ def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
     With the networks, if the host has others without this warning: `a4000/node-a in vgg16 fp16`.
     """
     figures = [
-        (f"{rate.fleet}/{host}" if rate.of_fleet else rate.subject, f"{rate.case.model} {rate.case.precision}", code)
+        (f"{rate.fleet}/{row.host}" if rate.of_fleet else rate.subject, f"{row.case.model} {row.case.precision}", code)
         for rate in rates
-        for host in rate.rates
-        for code in ("", *warning_codes(rate.warnings.get(host)))
+        for row in rate.rows
+        if row.host in rate.rates
+        for code in ("", *warning_codes(row.warnings))
     ]
     networks = grouped(((code, place), network) for place, network, code in dict.fromkeys(figures))
     every = {place: of for (code, place), of in networks.items() if not code}
@@ -113,7 +110,7 @@ def _hosts_differ(rates: Sequence[FleetRate]) -> list[str]:
     found: dict[str, dict[str, Value]] = {}
     for rate in rates:
         for column, name in NAMES.items():
-            values = {host: getattr(of, column) for host, of in rate.of_hosts.items() if host in rate.rates}
+            values = {row.host: getattr(row, column) for row in rate.rows if row.repeats_ok and row.host in rate.rates}
             if len({*values.values()}) > 1:
                 found.setdefault(f"{rate.fleet}: {name}", {}).update(values)
     return [f"{what} {_by_value(values)}; that is part of the spread between hosts" for what, values in found.items()]
@@ -140,13 +137,6 @@ def value_text(value: float | None, interval: Interval | None = None) -> str:
     if value is None:
         return ""
     return with_interval(interval) if interval else significant(value, DIGITS_WITHOUT_ERROR)
-
-
-def table_csv(table: pd.DataFrame) -> str:
-    """Format a table as CSV; texts that a spreadsheet would run as a formula are prefixed with an apostrophe."""
-    texts = table.select_dtypes(include=["string", "object"]).columns
-    safe = table.assign(**{name: table[name].map(spreadsheet_text, na_action="ignore") for name in texts})
-    return safe.to_csv(index=False, lineterminator="\n")
 
 
 def identity_text(column: str, value: Value) -> str:

@@ -6,7 +6,6 @@ The site's page of the table is written from them. New columns are added at the 
 from __future__ import annotations
 
 import functools
-import typing
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -69,15 +68,16 @@ def _mean(meaning: str, unit: str = "-", over: str = "mean") -> Column:
 _median = functools.partial(_mean, over="median")
 
 
-def _known(meaning: str, unit: str = "-", *, noted: str | None = None) -> Any:  # noqa: ANN401 (a field)
+def _known(meaning: str, unit: str = "-", dtype: str = TEXT, *, noted: str | None = None) -> Any:  # noqa: ANN401
     """Return a field of `Software` that may be None: unknown, or it does not apply.
 
     Args:
         meaning: See `Column`.
         unit: See `Column`.
+        dtype: See `Column`.
         noted: What precedes its value in notes; None: no note has it.
     """
-    return field(default=None, metadata={"meaning": meaning, "unit": unit, "noted": noted})
+    return field(default=None, metadata={"column": Column(meaning, unit, dtype), "noted": noted})
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Software:
 
     gpu: str | None = _known("Name of the GPUs that train, by their driver; empty on a CPU and when unknown.", noted="")
     power_limit_watts: float | None = _known(
-        "Lowest enforced limit of the GPUs that train; empty when unknown.", "W", noted="power limit "
+        "Lowest enforced limit of the GPUs that train; empty when unknown.", "W", NUMBER, noted="power limit "
     )
     tensorflow: str | None = _known(
         "Version; empty when no repeat reached TensorFlow, like the columns below.", noted="TensorFlow "
@@ -104,14 +104,14 @@ class Software:
         "Version of NVIDIA's compatibility package that replaced the driver's `libcuda`; empty if none did.",
         noted="compatibility package ",
     )
-    tf32: bool | None = _known("TensorFlow's TF32 setting while timing; GPUs before Ampere ignore it.")
+    tf32: bool | None = _known("TensorFlow's TF32 setting while timing; GPUs before Ampere ignore it.", dtype=FLAG)
     cpu: str | None = _known("Processor.", noted="")
-    cpu_limit: float | None = _known("CPUs available to the process; may be fractional in a container.", "CPUs")
+    cpu_limit: float | None = _known("CPUs available to the process; may be fractional in a container.", "CPUs", NUMBER)
     variables: str | None = _known("Environment variables that affect the measurement, `NAME=value`.", noted="")
     launcher: str | None = _known("How the repeat was started: `docker`, `process`, …", noted="")
     image_digest: str | None = _known("Container image that was started; empty without a container.", noted="image ")
-    method_version: int | None = _known("Version of what is measured.")
-    parameters: int | None = _known("Trainable parameters, which distinguish networks of one name.")
+    method_version: int | None = _known("Version of what is measured.", dtype=WHOLE)
+    parameters: int | None = _known("Trainable parameters, which distinguish networks of one name.", dtype=WHOLE)
 
     @property
     def known_early(self) -> Software:
@@ -123,14 +123,7 @@ class Software:
         return Software(**{name: getattr(self, name) for name in columns})
 
 
-_HINTS = typing.get_type_hints(Software)
-
-_SOFTWARE: dict[str, Column] = {
-    item.name: Column(
-        item.metadata["meaning"], item.metadata["unit"], _DTYPES.get(typing.get_args(_HINTS[item.name])[0], TEXT)
-    )
-    for item in fields(Software)
-}
+_SOFTWARE: dict[str, Column] = {item.name: item.metadata["column"] for item in fields(Software)}
 
 NOTED = {item.name: item.metadata["noted"] for item in fields(Software) if item.metadata["noted"] is not None}
 """Columns of an identity that notes show, and what precedes their values."""

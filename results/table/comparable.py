@@ -1,17 +1,14 @@
-"""Decides which measurements are comparable, for every ratio, ranking, table and chart.
+"""Decides which measurements are comparable, for every ratio, ranking, table and chart, and names cases.
 
 Two throughputs are comparable if their cases are equal and nothing differs that changes what is measured. Other
 differences in software are shown next to the ratio, because they may be the cause. Hardware may differ.
 
-If a comparison is about a column of the case (for scaling the number of GPUs, for the gain of a precision the
-precision), `across` excludes that column and those derived from it.
+A case is named among those that are shown with it: by network, precision, and the settings in which they differ.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -22,46 +19,23 @@ from results.text import counted
 HARDWARE = frozenset({"gpu", "power_limit_watts", "cpu", "cpu_limit"})
 """Columns of the identity whose differences are not reported: comparing them is the purpose of fleets."""
 
-MEASURED = ("method_version", "parameters", "tf32", "unit")
-"""Columns that change what is measured: if one differs, there is no ratio."""
+SHARED = (*CASE_COLUMNS, "method_version", "parameters", "tf32", "unit")
+"""Columns that say what is measured: if one differs, there is no ratio."""
 
-IMPLIED = {"model": ("parameters", "unit"), "precision": ("tf32",)}
-"""Columns derived from a column of the case, and excluded with it."""
-
-OWN_SETTINGS = ("batch_norm", "optimizer")
-"""Columns of a case whose default depends on the network."""
+SharedSetting = tuple[tuple[str, Value], ...]
+"""Columns of `SHARED` and their values."""
 
 
 class Measured(Protocol):
-    """A measurement that can be compared, such as `fleets.FleetRate` or a row of the table."""
+    """A measurement that can be compared: `fleets.FleetRate`."""
 
-    @property
-    def case(self) -> Case:
-        """The measured case."""
-
-    @property
-    def software(self) -> Software:
-        """Software and hardware."""
-
-    @property
-    def unit(self) -> str | None:
-        """What a sample is; empty or None without a number."""
-
-
-def value_of(item: Measured, column: str) -> Value:
-    """Return the value of a column of `CASE_COLUMNS`, `SOFTWARE_COLUMNS` or `MEASURED`."""
-    source = item if column == "unit" else item.software if column in SOFTWARE_COLUMNS else item.case
-    value: Value = getattr(source, column)
-    return value
+    def named(self, column: str) -> Value:
+        """Return the value of a column of the case or the software, or the unit."""
 
 
 T = TypeVar("T", bound=Measured)
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-SharedSetting = tuple[tuple[str, Value], ...]
-"""Columns and values that comparable measurements share: those of the case, then `MEASURED`."""
 
 
 class Match(NamedTuple):
@@ -76,43 +50,21 @@ class Match(NamedTuple):
     differs: tuple[str, ...]
 
 
-def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
-    """Return what a measurement must share with those it is compared with.
-
-    Args:
-        item: A measurement with a number.
-        across: Columns of the case that the comparison is about. Those in `IMPLIED` are excluded too; across networks,
-            the default settings of each network count as equal.
-    """
-    excluded, usual = _excluded(across), _usual(item.case.model)
-    own = OWN_SETTINGS if "model" in excluded else ()
-    values = ((name, value_of(item, name)) for name in (*CASE_COLUMNS, *MEASURED) if name not in excluded)
-    return tuple((name, None if name in own and value == getattr(usual, name) else value) for name, value in values)
-
-
-def match(a: Measured, b: Measured, *, across: Collection[str] = ()) -> Match:
-    """Return whether two measurements may be compared, and what else differs.
-
-    Args:
-        a: A measurement with a number.
-        b: Another one.
-        across: Columns of the case that the comparison is about; see `setting_of`.
-    """
-    left, right = setting_of(a, across=across), setting_of(b, across=across)
-    blocking = [name for (name, x), (_, y) in zip(left, right, strict=True) if x != y]
-    silent = HARDWARE | _excluded(across)
-    differs = (name for name in SOFTWARE_COLUMNS if name not in silent and value_of(a, name) != value_of(b, name))
+def match(a: Measured, b: Measured) -> Match:
+    """Return whether two measurements with a number may be compared, and what else differs."""
+    blocking = [name for name in SHARED if a.named(name) != b.named(name)]
     reason = f"{', '.join(blocking)} differ, so different things are measured" if blocking else ""
+    differs = (name for name in SOFTWARE_COLUMNS if name not in HARDWARE and a.named(name) != b.named(name))
     return Match(reason, tuple(differs))
 
 
-def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[SharedSetting, list[T]]:
-    """Group measurements by what they must share to be comparable.
+def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
+    """Return what a measurement shares with those it is compared with, but the columns that the comparison is about."""
+    return tuple((name, item.named(name)) for name in SHARED if name not in across)
 
-    Args:
-        items: Measurements with numbers.
-        across: Columns of the case that the comparison is about; see `setting_of`.
-    """
+
+def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[SharedSetting, list[T]]:
+    """Group measurements with a number by `setting_of`."""
     return grouped((setting_of(item, across=across), item) for item in items)
 
 
@@ -122,34 +74,6 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
-
-
-def setting_text(item: Measured, *, without: Collection[str] = ("model",)) -> str:
-    """Describe a case's settings: mode, precision, batch and count, then all that differ from their default.
-
-    Args:
-        item: A measurement.
-        without: Columns to omit.
-
-    Returns:
-        For example `training, fp16, batch 256, 1 GPU, xla replica`.
-    """
-    case, usual = item.case, _usual(item.case.model)
-    count = counted(case.num_gpus, case.device.upper())
-    parts = {
-        "mode": mode_text(case.mode),
-        "precision": str(case.precision),
-        "batch_per_gpu": f"batch {case.batch_per_gpu}",
-        "num_gpus": count if case.num_hosts == 1 else f"{case.num_hosts} hosts of {count}",
-    }
-    for name in CASE_COLUMNS:
-        if (
-            name not in parts
-            and name not in ("device", *EFFORT)
-            and getattr(case, name) not in (None, getattr(usual, name))
-        ):
-            parts[name] = f"{name.replace('_', ' ')} {getattr(case, name)}"
-    return ", ".join(text for name, text in parts.items() if name not in without)
 
 
 EFFORT = ("warmup_steps", "num_steps", "min_seconds")
@@ -163,25 +87,70 @@ def mode_text(mode: str | None) -> str:
     return MODES.get(str(mode), str(mode))
 
 
-def _excluded(across: Collection[str]) -> frozenset[str]:
-    return frozenset((*across, *(name for column in across for name in IMPLIED.get(column, ()))))
-
-
 @functools.lru_cache(maxsize=256)
-def _usual(model: str) -> Case:
+def usual_case(model: str) -> Case:
+    """Return the case of a network with all settings at their default."""
     return Case(model=model or DEVICE_MODEL)
 
 
-def differing(items: Sequence[Measured], columns: Sequence[str]) -> list[str]:
-    """Return the columns in which the measurements differ, in the given order.
+def setting_text(case: Case, *, without: Collection[str] = ("model",)) -> str:
+    """Describe a case's settings: mode, precision, batch and count, then all that differ from their default.
+
+    Args:
+        case: The case.
+        without: Columns to omit.
+
+    Returns:
+        For example `training, fp16, batch 256, 1 GPU, xla replica`.
+    """
+    count = counted(case.num_gpus, case.device.upper())
+    parts = {
+        "mode": mode_text(case.mode),
+        "precision": str(case.precision),
+        "batch_per_gpu": f"batch {case.batch_per_gpu}",
+        "num_gpus": count if case.num_hosts == 1 else f"{case.num_hosts} hosts of {count}",
+    }
+    for name in CASE_COLUMNS:
+        value = getattr(case, name)
+        if name not in (*parts, "device", *EFFORT) and value not in (None, getattr(usual_case(case.model), name)):
+            parts[name] = f"{name.replace('_', ' ')} {value}"
+    return ", ".join(text for name, text in parts.items() if name not in without)
+
+
+def case_labels(cases: Iterable[Case], *, known: Collection[str] = ()) -> dict[Case, str]:
+    """Name cases: network, precision, and the settings in which they differ, e.g. `resnet50 fp16, batch 256, 4 GPUs`.
+
+    Args:
+        cases: All cases shown together.
+        known: Columns to omit, because the reader sees them elsewhere.
+    """
+    distinct = list(dict.fromkeys(cases))
+    varying = [name for name in differing(distinct, CASE_COLUMNS) if name not in (*known, "model", "precision")]
+    varying += ["num_gpus"] if "device" in varying else []  # the count names the device
+    hidden = [name for name in CASE_COLUMNS if name not in varying]
+    effort = [name for name in EFFORT if name in varying]
+    found = {}
+    for case in distinct:
+        more = [f"{name.replace('_', ' ')} {getattr(case, name)}" for name in effort]
+        parts = (f"{case.model} {case.precision}", setting_text(case, without=hidden), *more)
+        found[case] = ", ".join(filter(None, parts))
+    return found
+
+
+OWN_SETTINGS = ("batch_norm", "optimizer")
+"""Columns of a case whose default depends on the network."""
+
+
+def differing(items: Sequence[Case] | Sequence[Software], columns: Iterable[str]) -> list[str]:
+    """Return the columns in which cases, or softwares, differ, in the given order.
 
     Batch normalisation and optimizer do not count if they depend only on the network.
     """
 
-    def network(item: Measured, name: str) -> str:
-        return item.case.model if name in OWN_SETTINGS else ""
+    def network(item: Case | Software, name: str) -> str:
+        return item.model if name in OWN_SETTINGS and isinstance(item, Case) else ""
 
-    return [name for name in columns if ambiguous((network(item, name), value_of(item, name)) for item in items)]
+    return [name for name in columns if ambiguous((network(item, name), getattr(item, name)) for item in items)]
 
 
 def ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
@@ -190,45 +159,11 @@ def ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
     return any(seen.setdefault(key, value) != value for key, value in pairs)
 
 
-def differences(items: Sequence[Measured], columns: Sequence[str]) -> str:
-    """Describe what differs: `keras (3.12.0, 3.15.1)`; of the environment only the variables that differ."""
-    parts = []
-    for name in columns:
-        values = [value_of(item, name) for item in items]
-        texts = {name: ["none" if value is None else str(value) for value in values]}
-        if name == "variables":
-            settings = [dict(_VARIABLE.findall(str(value or ""))) for value in values]
-            names = sorted({*itertools.chain(*settings)})
-            texts = {key: [of.get(key, "unset") or "empty" for of in settings] for key in names}
-        parts += [f"{key} ({', '.join(sorted({*of_key}))})" for key, of_key in texts.items() if len({*of_key}) > 1]
-    return ", ".join(parts)
-
-
-_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*?)(?=,[A-Za-z_]\w*=|$)")
-"""A variable and its value in the column `variables`; a value may have commas."""
-
-
-def case_label(item: Measured, among: Sequence[Measured], *, known: Collection[str] = ()) -> str:
-    """Name a case: network, precision, and the settings in which the cases shown together differ.
-
-    Args:
-        item: The case.
-        among: All cases shown together; of many measurements, `of_each_case`.
-        known: Columns to omit, because the reader sees them elsewhere.
-
-    Returns:
-        For example `resnet50 fp16, batch 256, 4 GPUs`.
-    """
-    varying = [name for name in differing(among, CASE_COLUMNS) if name not in (*known, "model", "precision")]
-    varying += ["num_gpus"] if "device" in varying else []  # the count names the device
-    text = setting_text(item, without=[name for name in CASE_COLUMNS if name not in varying])
-    effort = [f"{name.replace('_', ' ')} {value_of(item, name)}" for name in EFFORT if name in varying]
-    return ", ".join(part for part in (f"{item.case.model} {item.case.precision}", text, *effort) if part)
-
-
-def of_each_case(items: Iterable[T]) -> list[T]:
-    """Return one measurement of each case."""
-    return list({item.case: item for item in items}.values())
+def differences(items: Sequence[Software], columns: Iterable[str]) -> str:
+    """Describe what differs: `keras (3.12.0, 3.15.1)`."""
+    values = {name: {getattr(item, name) for item in items} for name in columns}
+    texts = {name: sorted("none" if value is None else str(value) for value in of) for name, of in values.items()}
+    return ", ".join(f"{name} ({', '.join(of)})" for name, of in texts.items() if len(of) > 1)
 
 
 CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")

@@ -14,13 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from results.schema import Case, Device
-from results.stats import LEVEL, Estimate, Interval, Nested, host_means, nested_estimate, outlying, ratio_of_estimates
+from results.stats import Estimate, Interval, Nested, host_means, levels_of, nested_estimate, outlying
 from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, Software, Value
-from results.table.comparable import case_label, differences, differing, grouped, value_of
+from results.table.comparable import case_labels, differences, differing, grouped
 from results.text import counted, enumerated
-
-UTILISATION = ("flops_utilisation", "bandwidth_utilisation")
-"""Columns that show how far a device is from its own limits."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +32,9 @@ class FleetRate:
         rounds: Round of each repeat in `rates`; in a round every case runs once.
         per_joule: Samples per joule of each repeat, by host and run; empty if no energy was measured.
         failures: Status of the hosts without a number, by host.
-        failed: Failed repeats of each host that has any: `1 of 3 repeats: oom: out of memory`.
         unit: What a sample is; empty without a number.
         prices: USD per GPU-hour of each host that has a price.
-        warnings: Codes of each host that has any, as in its row: `drift (2 of 3), high_cv`.
-        utilisation: Mean share of the device's measured peaks, by column of `UTILISATION`; without what is unknown.
-        of_hosts: Software of each host with a number.
+        rows: The rows of its hosts; see `merge.Merged`.
         split_from: Fleet of which it is a part; see `split_fleets`.
     """
 
@@ -51,17 +45,16 @@ class FleetRate:
     rounds: Nested = field(default_factory=dict)
     per_joule: Nested = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
     unit: str = ""
     prices: dict[str, float] = field(default_factory=dict)
-    warnings: dict[str, str] = field(default_factory=dict)
-    utilisation: dict[str, float] = field(default_factory=dict)
-    of_hosts: dict[str, Software] = field(default_factory=dict)
+    rows: Sequence[Row] = ()
     split_from: str | None = None
 
     def named(self, column: str) -> Value:
-        """Return the value of a column of the case or the software."""
-        return value_of(self, column)
+        """Return the value of a column of the case or the software, or the unit."""
+        source = self if column == "unit" else self.software if column in SOFTWARE_COLUMNS else self.case
+        value: Value = getattr(source, column)
+        return value
 
     @property
     def mean(self) -> float | None:
@@ -72,6 +65,11 @@ class FleetRate:
     def host_means(self) -> dict[str, float]:
         """Mean over the means of each host's runs, in samples per second, by host."""
         return host_means(self.rates)
+
+    @property
+    def log_means(self) -> dict[str, float]:
+        """Logarithms of `host_means`."""
+        return {host: math.log(mean) for host, mean in self.host_means.items()}
 
     @property
     def of_fleet(self) -> bool:
@@ -85,6 +83,15 @@ class FleetRate:
         return self.fleet if len(hosts) != 1 else str(CaseOnHost(self.fleet, hosts[0], self.case))
 
     @property
+    def failed(self) -> dict[str, str]:
+        """Failed repeats of each host that has any: `1 of 3 repeats: oom: out of memory`."""
+        return {
+            row.host: f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}: {row.cause or row.status}"
+            for row in self.rows
+            if row.repeats_ok < row.repeats
+        }
+
+    @property
     def usd_per_gpu_hour(self) -> float | None:
         """Price of one GPU: mean over the hosts with a number, else over all; None: not given."""
         known = [price for host, price in self.prices.items() if host in self.rates] or list(self.prices.values())
@@ -95,13 +102,6 @@ class FleetRate:
         rates, joules = ({host: of[host] for host in of if host in hosts} for of in (self.rates, self.per_joule))
         excluded = {host: why for host in self.rates if host not in hosts}
         return replace(self, rates=rates, per_joule=joules, failures={**self.failures, **excluded})
-
-    @property
-    def repeated(self) -> str:
-        """Values that the interval is computed from: `hosts`, `runs` or `repeats`."""
-        if len(self.rates) > 1:
-            return "hosts"
-        return "runs" if any(len(runs) > 1 for runs in self.rates.values()) else "repeats"
 
     @cached_property
     def estimate(self) -> Estimate | None:
@@ -115,15 +115,8 @@ class FleetRate:
 
     @property
     def interval(self) -> Interval | None:
-        """95 % interval over `repeated`; None with fewer than two values."""
+        """95 % interval; None with fewer than two values."""
         return self.estimate.interval() if self.estimate else None
-
-
-def ratio_of_rates(a: FleetRate, b: FleetRate, *, level: float = LEVEL) -> Interval | None:
-    """Return the throughput of `a` over that of `b`, as independent sides; None: a side has fewer than two values."""
-    if a.estimate is None or b.estimate is None:
-        return None
-    return ratio_of_estimates(a.estimate, b.estimate, level=level, alike=a.repeated == b.repeated)
 
 
 OF_RUNS = {"rates": "samples_per_second", "rounds": "round", "per_joule": "samples_per_joule"}
@@ -154,13 +147,6 @@ def fleet_rates(rows: Sequence[Row], apart: Collection[str] = ()) -> list[FleetR
 def _fleet_rate(fleet: str, case: Case, software: Software, rows: Sequence[Row]) -> FleetRate:
     """Return a rate from the rows of its hosts."""
     rates, rounds, per_joule = (_nested(rows, name) for name in OF_RUNS)
-    warnings = grouped((row.host, row.warnings) for row in rows if row.warnings)
-    failed = grouped(
-        (row.host, f"{row.repeats - row.repeats_ok} of {counted(row.repeats, 'repeat')}: {row.cause or row.status}")
-        for row in rows
-        if row.repeats_ok < row.repeats
-    )
-    shares = {name: [share for row in rows if (share := getattr(row, name)) is not None] for name in UTILISATION}
     return FleetRate(
         fleet,
         case,
@@ -169,12 +155,9 @@ def _fleet_rate(fleet: str, case: Case, software: Software, rows: Sequence[Row])
         rounds,
         per_joule,
         failures={row.host: row.status for row in rows if row.host not in rates},
-        failed={host: "; ".join(texts) for host, texts in failed.items()},
         unit=next((row.unit for row in rows if row.unit), ""),
         prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
-        warnings={host: ", ".join(texts) for host, texts in warnings.items()},
-        utilisation={name: statistics.fmean(of_hosts) for name, of_hosts in shares.items() if of_hosts},
-        of_hosts={row.host: row.software for row in rows if row.repeats_ok},
+        rows=rows,
     )
 
 
@@ -234,15 +217,16 @@ def unambiguous(rates: Sequence[FleetRate], by: Sequence[str] = ()) -> tuple[lis
         The other rates, and a line for all cases that are left out for the same reason.
     """
     groups = grouped(((rate.fleet, rate.case, rate.software.only(by)), rate) for rate in rates if rate.rates).values()
-    mixed = [(group, columns) for group in groups if (columns := differing(group, SOFTWARE_COLUMNS))]
-    whys = grouped(((differences(group, of), ",".join(dict.fromkeys((*by, *of)))), group[0]) for group, of in mixed)
-    lines = []
+    softwares = [(group[0], [rate.software for rate in group]) for group in groups]
+    mixed = [(rate, several, of) for rate, several in softwares if (of := differing(several, SOFTWARE_COLUMNS))]
+    whys = grouped(((differences(several, of), ",".join(dict.fromkeys((*by, *of)))), one) for one, several, of in mixed)
+    lines, labels = [], case_labels(rate.case for rate in rates)
     for (why, split_by), cases in whys.items():
         fleets = enumerated(list(dict.fromkeys(rate.fleet for rate in cases)))
-        names = list(dict.fromkeys(case_label(rate, rates) for rate in cases))
+        names = list(dict.fromkeys(labels[rate.case] for rate in cases))
         what = names[0] if len(names) == 1 else counted(len(names), "case")
         lines.append(f"left out: {fleets}, {what}: measured with several {why}; compare --by {split_by} splits them")
-    left = {(group[0].fleet, group[0].case) for group, _ in mixed}
+    left = {(rate.fleet, rate.case) for rate, *_ in mixed}
     return [rate for rate in rates if (rate.fleet, rate.case) not in left], lines
 
 
@@ -256,7 +240,7 @@ def split_fleets(rates: Sequence[FleetRate], by: Sequence[str]) -> list[FleetRat
     Returns:
         All rates, but failures of unknown software only if nothing is split.
     """
-    split = differing([rate for rate in rates if rate.rates], by)
+    split = differing([rate.software for rate in rates if rate.rates], by)
     known = [rate for rate in rates if not split or any(rate.named(name) is not None for name in split)]
     values = [", ".join(f"{name} {rate.named(name) or 'none'}" for name in split) for rate in known]
     return [
@@ -271,33 +255,22 @@ TOLERANCE = 0.03
 
 
 def outliers(rates: Iterable[FleetRate]) -> list[str]:
-    """Return a sentence for each host that differs from its fleet significantly and by more than `TOLERANCE`.
+    """Return a sentence for each fleet with a host that differs from the others; see `odd_hosts`."""
+    return odd_hosts(grouped((rate.fleet, rate.log_means) for rate in rates if rate.case.num_hosts == 1))
+
+
+def odd_hosts(logarithms: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
+    """Return a sentence for each fleet with a host that differs significantly and by more than `TOLERANCE`.
 
     Args:
-        rates: From `fleet_rates`: one for each fleet, case and software.
+        logarithms: For each fleet and each of its cases, that of the throughput, or of a ratio, of each host.
     """
-    found = [(rate, worst) for rate in rates if (worst := outlying([log_means(rate)], TOLERANCE)) is not None]
-    return [
-        f"{outlier_text(rate, host, difference)} ({rate.case.model}, {rate.case.precision}); an equal host would be "
-        f"within {math.expm1(difference.low):+.1%} to {math.expm1(difference.high):+.1%}. "
-        "Check its cooling, power limit and neighbours"
-        for rate, (_, host, difference) in found
-    ]
-
-
-def outlier_text(rate: FleetRate, host: str, difference: Interval) -> str:
-    """Describe an outlier: `a4000/node-c is 12.0% slower than the 3 other hosts of its fleet`.
-
-    Args:
-        rate: Its fleet's throughput in a case.
-        host: The outlier.
-        difference: Of the logarithms of throughput.
-    """
-    share = math.expm1(difference.value)
-    direction, others = "slower" if share < 0 else "faster", len(rate.rates) - 1
-    return f"{rate.fleet}/{host} is {abs(share):.1%} {direction} than the {others} other hosts of its fleet"
-
-
-def log_means(rate: FleetRate) -> dict[str, float]:
-    """Return the logarithm of each host's mean throughput."""
-    return {host: math.log(mean) for host, mean in rate.host_means.items()}
+    levels = {fleet: of for fleet, by_case in logarithms.items() if (of := levels_of([*filter(None, by_case)]))}
+    lines = []
+    for fleet, (host, difference) in outlying(levels, TOLERANCE).items():
+        share, others = math.expm1(difference.value), len(levels[fleet]) - 1
+        what = f"{abs(share):.1%} {'slower' if share < 0 else 'faster'} than the {others} other hosts"
+        equal = f"{math.expm1(difference.low):+.1%} to {math.expm1(difference.high):+.1%}"
+        line = f"{fleet}/{host} is {what} of its fleet; an equal host would be within {equal}"
+        lines.append(f"{line}. Check its cooling, power limit and neighbours")
+    return lines

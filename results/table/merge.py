@@ -5,11 +5,13 @@ If all repeats of a row failed, it has a status and a cause instead of numbers.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
+import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, make_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,12 @@ import pandas as pd
 from results.runs.store import ReadingNotes, StoredRecord
 from results.schema import Record, Status, Telemetry
 from results.schema.enums import SUSPECT
-from results.stats import nested_estimate
+from results.stats import estimate_of_runs
 from results.table.columns import (
     CASE_COLUMNS,
     COLUMNS,
     OF_REPEAT,
     REPEAT_COLUMNS,
-    SOFTWARE_COLUMNS,
     CaseOnHost,
     Row,
     Software,
@@ -59,7 +60,7 @@ class Merged:
         records: One row per record, duplicates excluded; numbers only of repeats that succeeded and are not suspect.
         rows: One per fleet, host, GPU, case and software, in the order of the table.
         without_all_reduce: Likewise of records without all-reduce. They are not training, so they are excluded from
-            tables of throughput; see `results.report.comparison`.
+            tables of throughput, and stand in a note.
         problems: One line for each exclusion or other problem.
         devices: Records of devices, which have no throughput and a table of their own.
         suspects: Number of suspect repeats.
@@ -108,12 +109,13 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     ]
     frame = frame[~again]
     of_devices, networks = frame[frame["device_record"].notna()], _judged(frame[frame["device_record"].isna()])
-    repeats = networks[networks["samples_per_second"].notna()].reset_index(drop=True)
-    rows = _rows(networks, repeats)
+    groups = itertools.groupby(networks.itertuples(index=False), operator.attrgetter("row"))
+    rows = [_row([*records]) for _, records in groups]
+    prices = [(row.place, ", ".join(f"{usd:g}" for usd in row.prices)) for row in rows if len(row.prices) > 1]
     problems = [
         *(f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects),
-        *_changed_prices(networks, rows),
-        *unusual_repeats(rows, repeats),
+        *(f"{place}: prices differ between runs ({usd} USD per GPU-hour); the latest is used" for place, usd in prices),
+        *unusual_repeats(rows, networks[networks["samples_per_second"].notna()]),
     ]
     speeds = [row for row in rows if row.case.all_reduce]
     return Merged(
@@ -193,60 +195,62 @@ def _software_of_failures(frame: pd.DataFrame, measured: pd.Series) -> list[Soft
     return found
 
 
-def _rows(frame: pd.DataFrame, repeats: pd.DataFrame) -> list[Row]:
-    """Summarise records by row.
+_EXTRA = ("place", "case", "software", "interval", "suspects", "prices", *OF_RUNS)
+"""Attributes of a row that are no columns: `prices` are the distinct ones of its runs; see `Row`."""
 
-    Args:
-        frame: The records, sorted by `row`.
-        repeats: Those with a number.
+_Row = make_dataclass("_Row", (*COLUMNS, *_EXTRA), slots=True)
 
-    Returns:
-        Their attributes are the columns of the table, those of `OF_RUNS` (values of the repeats of each run), the
-        `interval` of the throughput, and the number of `suspects`.
-    """
-    groups = frame.groupby("row")
-    first = dict.fromkeys(("place", "software", "unit", "input_size"), "first")
-    rows = groups.agg(first | {name: COLUMNS[name].over for name in OF_REPEAT})
-    rows["repeats"], rows["repeats_ok"] = groups.size(), groups["samples_per_second"].count()
-    for name, column in OF_RUNS.items():
-        rows[name] = _by_run(repeats, column, len(rows))
-    estimates = [nested_estimate({"": rates}) if rates else None for rates in rows["rates"]]
-    intervals = pd.Series([known and known.interval() for known in estimates], rows.index, dtype=object)
-    value, low, high = (
-        intervals.dropna().map(operator.attrgetter(name)).astype(float).reindex(rows.index)
-        for name in ("value", "low", "high")
+
+def _row(records: Sequence[Any]) -> Row:
+    """Summarise the records of a host, case and software, as `_judged` returns them."""
+    place, software = records[0].place, records[0].software
+    ok = [record for record in records if _known([record], "samples_per_second")]
+    of_runs = {
+        name: grouped((record.run, value) for record in ok for value in _known([record], column))
+        for name, column in OF_RUNS.items()
+    }
+    estimate = estimate_of_runs([*of_runs["rates"].values()]) if ok else None
+    interval = None if estimate is None else estimate.interval()
+    numbers = {name: _OVER[COLUMNS[name].over](values) if (values := _known(ok, name)) else None for name in OF_REPEAT}
+    statuses = [record.status for record in records if record.status != Status.OK]
+    causes = (of.cause if of.suspect else f"{of.status}: {of.cause}" for of in records if of.cause)
+    codes = Counter(code for record in records for code in {*record.warnings, *[SUSPECT] * record.suspect})
+    some = {code: "" if count == len(records) else f" ({count} of {len(records)})" for code, count in codes.items()}
+    latest = sorted(records, key=operator.attrgetter("started_at"))
+    prices = _known(latest, "usd_per_gpu_hour")
+    return _Row(
+        **place._asdict(),
+        **{name: getattr(place.case, name) for name in (*CASE_COLUMNS, "global_batch")},
+        **vars(software),
+        **(numbers if interval is None else numbers | {"samples_per_second": interval.value}),
+        **of_runs,
+        place=place,
+        software=software,
+        interval=interval,
+        ci95_low=interval and interval.low,
+        ci95_high=interval and interval.high,
+        unit=next(iter(_known(records, "unit")), None),
+        input_size=next(map(int, _known(records, "input_size")), None),
+        repeats=len(records),
+        repeats_ok=len(ok),
+        status=str(Status.OK) if ok else Counter(statuses).most_common(1)[0][0],
+        cause="; ".join(dict.fromkeys(causes)) or None,
+        valid=True if ok else False if Status.INVALID in statuses else None,
+        warnings=", ".join(printable(code) + some[code] for code in sorted(codes)) or None,
+        runs=len({record.run for record in records}),
+        suspects=sum(record.suspect for record in records),
+        last_started_at=latest[-1].started_at,
+        usd_per_gpu_hour=prices[-1] if prices else None,
+        prices=sorted({*prices}),
     )
-    ok, failed = rows["repeats_ok"] > 0, frame[frame["status"] != Status.OK]
-    status = failed.groupby("row")["status"].agg(lambda statuses: Counter(statuses).most_common(1)[0][0])
-    invalid = rows.index.isin(failed.loc[failed["status"] == Status.INVALID, "row"])
-    latest = frame.sort_values("started_at", kind="stable").groupby("row")
-    rows = rows.assign(
-        interval=intervals,
-        samples_per_second=value.fillna(rows["samples_per_second"]),  # of one repeat there is no interval
-        ci95_low=low,
-        ci95_high=high,
-        runs=groups["run"].nunique(),
-        suspects=groups["suspect"].sum(),
-        status=status.reindex(rows.index).mask(ok, str(Status.OK)),
-        cause=_causes(frame),
-        valid=pd.Series(None, rows.index, dtype=object).mask(invalid, False).mask(ok, True),
-        warnings=_warnings(frame, rows["repeats"]),
-        last_started_at=latest["started_at"].last(),
-        usd_per_gpu_hour=latest["usd_per_gpu_hour"].last(),
-        input_size=rows["input_size"].astype("Int64"),
-        global_batch=[place.case.global_batch for place in rows["place"]],
-    )
-    software = pd.DataFrame([vars(of) for of in rows["software"]], rows.index, SOFTWARE_COLUMNS, dtype=object)
-    rows = _with_settings(rows.join(software)).astype(object)
-    return [*rows.where(rows.notna(), None).itertuples(index=False, name="Row")]
 
 
-def _by_run(repeats: pd.DataFrame, column: str, rows: int) -> pd.Series:
-    """Return the known values of a column of the repeats for each of `rows` rows, as lists by run."""
-    found: list[Any] = [{} for _ in range(rows)]
-    for row, run, value in repeats[["row", "run", column]].dropna().itertuples(index=False):
-        found[row].setdefault(run, []).append(value)
-    return pd.Series(found, dtype=object)
+_OVER: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "median": statistics.median}
+
+
+def _known(records: Iterable[Any], name: str) -> list[Any]:
+    """Return the values of a column that are not missing."""
+    return [value for record in records if (value := getattr(record, name)) is not None and value == value]
 
 
 def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
@@ -254,30 +258,3 @@ def _with_settings(frame: pd.DataFrame) -> pd.DataFrame:
     places = pd.DataFrame([*frame["place"]], frame.index, CaseOnHost._fields, dtype=object)
     settings = pd.DataFrame([vars(case) for case in places["case"]], frame.index, CASE_COLUMNS, dtype=object)
     return frame.join([places, settings])
-
-
-def _causes(frame: pd.DataFrame) -> pd.Series:
-    """Return the distinct causes of failure by row."""
-    why = frame["cause"].where(frame["suspect"], frame["status"] + ": " + frame["cause"])
-    causes = frame.assign(why=why).dropna(subset=["why"]).drop_duplicates(["row", "why"])
-    return causes.groupby("row")["why"].agg("; ".join)
-
-
-def _warnings(frame: pd.DataFrame, repeats: pd.Series) -> pd.Series:
-    """Return the codes of warnings by row, with a count if only some of its `repeats` have them."""
-    records = zip(frame["row"], frame["warnings"], frame["suspect"], strict=True)
-    found = Counter((row, code) for row, codes, suspect in records for code in {*codes, *[SUSPECT] * suspect})
-    texts = grouped(
-        (row, printable(code) + ("" if count == repeats[row] else f" ({count} of {repeats[row]})"))
-        for (row, code), count in sorted(found.items())
-    )
-    return pd.Series({row: ", ".join(of_row) for row, of_row in texts.items()}, dtype=object)
-
-
-def _changed_prices(frame: pd.DataFrame, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each row whose runs have different prices."""
-    prices = frame[["row", "usd_per_gpu_hour"]].dropna().drop_duplicates()
-    several = prices[prices.duplicated("row", keep=False)].groupby("row")["usd_per_gpu_hour"].agg(sorted)
-    for row, of_row in zip(several.index, several, strict=True):
-        asked = ", ".join(f"{price:g}" for price in of_row)
-        yield f"{rows[row].place}: prices differ between runs ({asked} USD per GPU-hour); the latest is used"

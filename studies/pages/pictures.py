@@ -122,7 +122,7 @@ def draw_interval(picture: Path) -> None:
         for fleet, run in RUNS.items()
     }
     intervals = {fleet: estimate(rates).interval() for fleet, rates in repeats.items()}
-    ratio = ratio_of_estimates(estimate(repeats["h200"]), estimate(repeats["h100"]), alike=True)
+    ratio = ratio_of_estimates(estimate(repeats["h200"]), estimate(repeats["h100"]))
     values = [value for found in intervals.values() for value in (found.low, found.high)]
     low, high = min(values), max(values)
 

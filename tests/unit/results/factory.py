@@ -115,7 +115,7 @@ def make_failure(
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval:
-    return ratio_of_estimates(estimate(a), estimate(b), alike=True)
+    return ratio_of_estimates(estimate(a), estimate(b))
 
 
 def stored(*records: Record) -> list[StoredRecord]:

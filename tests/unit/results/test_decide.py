@@ -12,7 +12,7 @@ from results.compare.comparison import compare_pair
 from results.compare.decide import decide, price_limits
 from results.compare.sequential import SINGLE_MACHINES_LEVEL, analyse, analysis_level
 from results.schema import Case
-from results.stats import Interval, inverse
+from results.stats import Interval
 from results.table.columns import Software
 from results.table.fleets import FleetRate
 from tests.unit.results.factory import make_case, make_environment, rates_of, repeats, write_run
@@ -65,7 +65,7 @@ def test_stopping_early_by_price_is_the_same_decision():
         (a, b) = sorted(rates_of(*records_at(ratio)), key=lambda rate: rate.fleet)
         found = analyse(a, b, 1e-6, 3)
         if "its price ratio" in found.text:
-            ratios = {"a": found.interval, "b": inverse(found.interval)}
+            ratios = {"a": found.interval, "b": found.interval.inverse}
             best, _ = decide({"a": (ratio,), "b": (1.0,)}, lambda of, _, ratios=ratios: ratios[of])
             assert best == ["a" if "above its price ratio" in found.text else "b"]
         else:

@@ -23,7 +23,7 @@ def test_t_intervals_are_those_of_scipy(level):
 
 def test_the_interval_of_a_ratio_is_that_of_a_difference_of_logarithms():
     a, b = [0.190, 0.197, 0.188, 0.193], [0.100, 0.103, 0.098]
-    ours = stats.ratio_of_estimates(stats.estimate(a), stats.estimate(b))
+    ours = stats.ratio_of_estimates(stats.estimate(a), stats.estimate(b, "runs"))
     parts = [np.var(values, ddof=1) / len(values) / np.mean(values) ** 2 for values in (a, b)]
     half = math.sqrt(np.dot(scipy.stats.t.ppf(0.975, [3, 2]) ** 2, parts))  # Banerjee
     assert (ours.value, ours.low, ours.high) == pytest.approx(np.mean(a) / np.mean(b) * np.exp([0, -half, half]))
@@ -42,14 +42,14 @@ def test_ratio_interval_holds_its_value_and_turns_over_with_its_sides(a, b):
     assert ours.low <= ours.value * (1 + 1e-9) and ours.value <= ours.high * (1 + 1e-9)
     assert 1 / turned.value == pytest.approx(ours.value)
     assert (1 / turned.high, 1 / turned.low) == pytest.approx((ours.low, ours.high), rel=1e-6)
-    again = stats.inverse(turned)
+    again = turned.inverse
     assert (again.low, again.high) == pytest.approx((ours.low, ours.high), rel=1e-6)
-    assert stats.inverse(stats.Interval(2.0, -1.0, 5.0)).high == math.inf
+    assert stats.Interval(2.0, -1.0, 5.0).inverse.high == math.inf
 
 
 def test_hosts_are_what_is_repeated_where_there_are_several():
     first, second = {"run": [100.0, 102.0]}, {"run": [110.0, 112.0], "again": [105.0, 105.0]}
-    assert stats.nested_estimate({"a": first, "b": second}) == stats.estimate([101.0, 108.0])
+    assert stats.nested_estimate({"a": first, "b": second}) == stats.estimate([101.0, 108.0], "hosts")
     assert stats.nested_estimate({"b": second}).mean == 108.0
     assert stats.nested_estimate({"a": first}) == stats.estimate([100.0, 102.0])
     assert stats.nested_estimate({"a": {"run": [100.0]}}) is None and stats.nested_estimate({}) is None
@@ -64,13 +64,13 @@ def test_runs_that_differ_are_as_uncertain_as_their_means():
 def test_a_group_is_held_against_where_one_more_of_its_side_would_lie():
     """The spread is that of all sides without it: three values a side, so 1 + 2 degrees of freedom, six looks."""
     side, other = {"a": 100.0, "b": 100.2, "c": 180.0}, {"x": 98.0, "y": 101.0, "z": 103.0}
-    index, name, difference = stats.outlying([side, other], 0.01)
+    ((of, (name, difference)),) = stats.outlying({"one": side, "two": other}, 0.01).items()
     pooled = (np.var([100.0, 100.2], ddof=1) + 2 * np.var(list(other.values()), ddof=1)) / 3
     half = scipy.stats.t.ppf(1 - 0.05 / 6 / 2, 3) * math.sqrt(pooled * (1 + 1 / 2))
-    assert (index, name) == (0, "c")
+    assert (of, name) == ("one", "c")
     assert (difference.value, difference.high) == pytest.approx((180.0 - 100.1, half))
-    assert stats.outlying([{**side, "c": 100.1 + half * 0.99}, other], 0.01) is None
-    assert stats.outlying([{"a": 100.0, "c": 180.0}, other], 0.01) is None, "of two nobody knows which is odd"
+    assert stats.outlying({"one": {**side, "c": 100.1 + half * 0.99}, "two": other}, 0.01) == {}
+    assert stats.outlying({"one": {"a": 100.0, "c": 180.0}, "two": other}, 0.01) == {}, "of two nobody knows"
 
 
 def drawn(variances, degrees):
@@ -95,8 +95,8 @@ def test_degrees_of_freedom_follow_from_variances(variances, degrees, used):
     """Satterthwaite 1946; 0.7 of what it adds."""
     expected = used(np.array(variances), np.array(degrees))
     satterthwaite = expected.sum() ** 2 / (expected**2 / degrees).sum()
-    parts = [stats.Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
-    found = stats.sum_of_estimates(parts, [1.0, -1.0], alike=True)
+    parts = [stats.Estimate(1.0, (cause,)) for cause in zip(variances, degrees, strict=True)]
+    found = stats.sum_of_estimates(parts)
     assert found.degrees_of_freedom == pytest.approx(2 + 0.7 * (satterthwaite - 2))
     assert found.variance == pytest.approx(sum(variances))
 
@@ -109,5 +109,5 @@ def test_degrees_of_freedom_follow_from_variances(variances, degrees, used):
     ],
 )
 def test_degrees_of_freedom_are_cautious_where_variances_are_not_shared(variances, degrees, found):
-    parts = [stats.Estimate(1.0, *of_part) for of_part in zip(variances, degrees, strict=True)]
-    assert stats.sum_of_estimates(parts, [1.0, -1.0], alike=True).degrees_of_freedom == pytest.approx(found, rel=1e-3)
+    parts = [stats.Estimate(1.0, (cause,)) for cause in zip(variances, degrees, strict=True)]
+    assert stats.sum_of_estimates(parts).degrees_of_freedom == pytest.approx(found, rel=1e-3)

@@ -108,13 +108,13 @@ def fleet(*means: float) -> FleetRate:
 
 def test_a_slow_host_among_equal_ones_is_named_with_its_figures():
     (found,) = outliers([fleet(100, 100.3, 99.8, 100.1, 88)])
-    assert found.startswith("a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet (resnet50, fp16)")
-    assert "within -1.3% to +1.4%" in found
+    slower = "a4000/host-4 is 12.0% slower than the 4 other hosts of its fleet; an equal host would be within "
+    assert found.startswith(f"{slower}-1.3% to +1.4%.")
     assert outliers([fleet(100, 100.01, 99.99, 100, 102)]) == [], "certain, but small: not worth a word"
 
 
 def test_a_process_that_chose_another_algorithm_is_named_by_every_command(capsys):
-    name = "process-h100, resnet50 fp32, batch 128: repeats 1 (1\u00a0069 images/s) and 2 (1\u00a0107 images/s) differ by 3.5%"
+    name = "process-h100, resnet50 fp32, batch 128: repeat 1 (1\u00a0069 images/s) differs by -3.5% from the 1 other"
     run = str(MEASURED / "h100-container-2026-11-28" / "runs" / "main")
     for command in ("show", "compare", "export", "validate"):
         assert program.main(["results", command, run]) == 0
@@ -125,8 +125,8 @@ def test_a_process_that_chose_another_algorithm_is_named_by_every_command(capsys
 @pytest.mark.parametrize(
     ("rates", "cv", "named"),
     [
-        ((100.0, 100.1, 96.6), 0.001, "slower than the 2 others"),
-        ((100.0, 99.9, 100.2, 100.1, 103.5), 0.001, "faster than the 4 others"),
+        ((100.0, 100.1, 96.6), 0.001, "differs by -3.4% from the 2 others"),
+        ((100.0, 99.9, 100.2, 100.1, 103.5), 0.001, "differs by +3.4% from the 4 others"),
         ((100.0, 100.1, 96.6), 0.05, ""),  # its steps vary, too
         ((100.0, 100.1, 98.5), 0.001, ""),  # little
         ((100.0, 103.0, 97.0, 104.0, 95.0), 0.001, ""),  # none agree
