@@ -11,18 +11,8 @@ from results.report.comparison import fleet_pairs, ratio_grids, repeated, scalin
 from results.runs.store import StoredRecord
 from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
 from results.stats import estimate
-from results.table.cell_text import fleet_notes, identity_text, missing_hosts, rate_text, value_text, warning_notes
-from results.table.columns import (
-    CASE_COLUMNS,
-    COLUMNS,
-    NO_ORIGIN,
-    NOTED,
-    SOFTWARE_COLUMNS,
-    Row,
-    Software,
-    place_of,
-    software_of,
-)
+from results.table.cell_text import fleet_notes, missing_hosts, rate_text, value_text, warning_notes
+from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Row, identity_text, place_of, software_of
 from results.table.comparable import CLUSTER_COLUMNS, ambiguous, cluster_name, cluster_names, differing, grouped
 from results.table.fleets import FleetRate
 from results.table.merge import Merged
@@ -31,9 +21,6 @@ from results.text_table import Grid, grid_of, markdown, pivoted
 
 CASES_NAMED = 4
 """Cases that a line on a failure names at most."""
-
-BRIEF = ("gpu", "power_limit_watts", "tensorflow", "cuda", "driver")
-"""Those of a brief note; without a GPU the processor, too."""
 
 ONE_REPEAT = "from one repeat each, so without an interval"
 
@@ -154,14 +141,8 @@ def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str
 def software_lines(rows: Sequence[Row], without: Collection[str] = (), *, brief: bool = False) -> list[str]:
     """Return the distinct identities of each fleet, without some columns, a line each."""
     started = [row for row in rows if row.software.tensorflow is not None]
-    lines = (f"{row.fleet}: {_software_text(row.software, without, brief=brief)}" for row in started)
+    lines = (f"{row.fleet}: {row.software.text(without, brief=brief)}" for row in started)
     return list(dict.fromkeys(lines))
-
-
-def _software_text(item: Software, without: Collection[str] = (), *, brief: bool) -> str:
-    names = [name for name in NOTED if not brief or name in BRIEF or (name == "cpu" and item.gpu is None)]
-    known = {name: value for name in names if name not in without and (value := getattr(item, name)) is not None}
-    return ", ".join(f"{NOTED[name]}{identity_text(name, value)}" for name, value in known.items())
 
 
 def wide_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
@@ -205,7 +186,7 @@ def _wide_grid(rates: Sequence[FleetRate]) -> Grid:
         label["unit"] = unit_of.get(rate.case.model, "") if len(units) > 1 else ""
         cells.append((label, f"{counted(cluster_name(rate.case), device)}>", rate_text(rate)))
     columns = [f"{counted(name, device)}>" for name in clusters]
-    hosts = list(dict.fromkeys(host for rate in rates for host in (*rate.rates, *rate.failures) if host != NO_ORIGIN))
+    hosts = list(dict.fromkeys(row.host for rate in rates for row in rate.rows if str(row.place) != row.fleet))
     over = repeated(rates)
     figures = f" ± 95 % over {over}" if over else f" {ONE_REPEAT}" if units else ""
     where = f"; host{'' if len(hosts) == 1 else 's'} {', '.join(hosts)}" if hosts else ""
@@ -315,15 +296,15 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
         records: Records with `device_results`.
     """
     columns = grouped(
-        ((str(place_of(record)), _software_text(software_of(record) or Software(), brief=True)), result)
-        for record in records
+        ((str(place_of(record)), software.text(brief=True) if software else ""), result)
+        for record, software in ((record, software_of(record)) for record in records)
         for result in record.device_results
     )
-    places, cells, reasons = [place for place, _ in columns], [], dict[tuple[str, str | None], dict[str, None]]()
+    softwares = grouped(columns)
     headings = [
-        f"{place} ({places[: at + 1].count(place)})" if places.count(place) > 1 else place
-        for at, place in enumerate(places)
+        f"{place} ({softwares[place].index(of) + 1})" if len(softwares[place]) > 1 else place for place, of in columns
     ]
+    cells, reasons = [], dict[tuple[str, str | None], dict[str, None]]()
     for heading, results in zip(headings, columns.values(), strict=True):
         for (name, unit), of_metric in grouped((_metric(result), result) for result in results).items():
             factor, _ = UNITS.get(of_metric[0].unit, (1.0, ""))

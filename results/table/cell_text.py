@@ -12,9 +12,6 @@ from results.table.comparable import grouped
 from results.table.fleets import FleetRate
 from results.text import DIGITS_WITHOUT_ERROR, enumerated, significant, with_interval
 
-DIGEST_LENGTH = 19
-"""Characters shown of `sha256:…`: 12 digits, as in Docker."""
-
 
 def rate_text(rate: FleetRate) -> str:
     """Format a fleet's throughput, marked if some hosts have none; without any, its statuses."""
@@ -137,12 +134,3 @@ def value_text(value: float | None, interval: Interval | None = None) -> str:
     if value is None:
         return ""
     return with_interval(interval) if interval else significant(value, DIGITS_WITHOUT_ERROR)
-
-
-def identity_text(column: str, value: Value) -> str:
-    """Format a value of a software identity; `none` if unknown."""
-    if value is None:
-        return "none"
-    if column == "power_limit_watts":
-        return f"{value:g} W"
-    return str(value)[:DIGEST_LENGTH] if column == "image_digest" else str(value)

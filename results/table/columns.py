@@ -122,11 +122,38 @@ class Software:
         """Return a copy with all other columns empty, to compare only `columns`."""
         return Software(**{name: getattr(self, name) for name in columns})
 
+    def text(self, without: Collection[str] = (), *, brief: bool = False) -> str:
+        """Describe it for a note, e.g. `NVIDIA RTX A4000, power limit 140 W, TensorFlow 2.21.0`.
+
+        Args:
+            without: Columns to omit.
+            brief: Only those of `BRIEF`; without a GPU the processor, too.
+        """
+        names = [name for name in NOTED if not brief or name in BRIEF or (name == "cpu" and self.gpu is None)]
+        known = {name: value for name in names if name not in without and (value := getattr(self, name)) is not None}
+        return ", ".join(f"{NOTED[name]}{identity_text(name, value)}" for name, value in known.items())
+
 
 _SOFTWARE: dict[str, Column] = {item.name: item.metadata["column"] for item in fields(Software)}
 
 NOTED = {item.name: item.metadata["noted"] for item in fields(Software) if item.metadata["noted"] is not None}
 """Columns of an identity that notes show, and what precedes their values."""
+
+BRIEF = ("gpu", "power_limit_watts", "tensorflow", "cuda", "driver")
+"""Those of a brief note."""
+
+DIGEST_LENGTH = 19
+"""Characters shown of `sha256:…`: 12 digits, as in Docker."""
+
+
+def identity_text(column: str, value: Value) -> str:
+    """Format a value of a software identity; `none` if unknown."""
+    if value is None:
+        return "none"
+    if column == "power_limit_watts":
+        return f"{value:g} W"
+    return str(value)[:DIGEST_LENGTH] if column == "image_digest" else str(value)
+
 
 SOFTWARE_COLUMNS: tuple[str, ...] = tuple(_SOFTWARE)
 """Columns of a row's identity in addition to fleet, host and case."""
