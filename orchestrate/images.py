@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import re
@@ -17,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from rich.console import Console
 
 from orchestrate.engines.docker.engine import DockerEngine, controller_address
-from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec, unique_name
+from orchestrate.engines.invocation import RECORD_PATH, container
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import BuildFailed, HostError, UserError
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
@@ -29,7 +28,8 @@ from orchestrate.project import PROJECT, containers_folder
 from results.runs.reading import from_json
 from results.schema import Case, Device, Record, Status
 from results.schema.exit_codes import ExitCode
-from results.schema.record_json import RecordError
+from results.schema.progress import RecordReader
+from results.schema.record_json import MAX_RECORD_BYTES, RecordError
 from results.schema.version import __version__
 from results.text_table import Grid, print_grid
 
@@ -144,12 +144,7 @@ def show_list(variants: Sequence[Variant], console: Console) -> None:
 
 def _build(what: Images, engine: DockerEngine, variant: Variant, reference: str) -> bool:
     _print_status(f"{reference}: building from {source_revision()[:12]}")
-
-    def show(line: str) -> None:
-        if line.strip():
-            _print_status(f"{variant.name}: {line}")
-
-    identity = build_variant(engine, variant, reference, what, show)
+    identity = build_variant(engine, variant, reference, what, lambda line: _print_status(f"{variant.name}: {line}"))
     _print_result(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
     return True
 
@@ -282,7 +277,7 @@ def build_variant(engine: DockerEngine, variant: Variant, tag: str, what: Images
     arguments |= dict(map(_build_argument, what.build_arg))
     dockerfile = "Dockerfile" if variant.base is None else "Dockerfile.on-base"
     context = build_context(what.ca, what.pip_config)
-    return engine.build(context, tag, arguments, on_line, dockerfile=f"containers/{dockerfile}")
+    return engine.build(context, tag, arguments, f"containers/{dockerfile}", on_line)
 
 
 def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[ImageCheck]:
@@ -291,16 +286,19 @@ def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[Ima
     Raises:
         HostError: It could not be started.
     """
-    program = ("python3.11", "-m", "tfbench.doctor.trial", "image")
-    spec = ContainerSpec(image=image, name=unique_name("verify"), entrypoint=program)
-    output, _ = engine.run(spec, VERIFY_SECONDS)
+    program = ["python3.11", "-m", "tfbench.doctor.trial", "image"]
+    output = engine.run("verify", container(image, Entrypoint=program), VERIFY_SECONDS)
     try:
         checks = list(_contents(variant, json.loads(output.splitlines()[-1])))
     except (ValueError, IndexError, KeyError, TypeError, AttributeError):
         tail = output[-300:].decode("utf-8", "replace")
         return [ImageCheck("the image describes its contents", False, f"printed no JSON: {tail!r}")]
-    command = (*VERIFY_CASE.flags(), f"--output={RECORD_PATH}")
-    _, payload = engine.run(dataclasses.replace(spec, entrypoint=None, command=command), VERIFY_SECONDS)
+    command = [*VERIFY_CASE.flags(), f"--output={RECORD_PATH}", "--print_record"]
+    reader = RecordReader(MAX_RECORD_BYTES)
+    output = engine.run("verify", container(image, Cmd=command), VERIFY_SECONDS)
+    for line in output.decode("utf-8", "replace").splitlines():
+        reader.take(line)
+    payload = reader.payload()
     try:
         record: Record = from_json(payload or b"")
     except RecordError as error:

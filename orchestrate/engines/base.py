@@ -1,7 +1,7 @@
 """The interface of launchers, which start benchmarks on a host.
 
-A launcher belongs to one host. Calls come from worker threads, one at a time, except `stop`, which may come while
-`follow` waits. A queue is polled once for all who follow its repeats.
+A launcher belongs to one host. Calls come from worker threads, one at a time, except `follow`, which waits in the loop
+while others come. A queue is polled once for all who follow its repeats.
 """
 
 from __future__ import annotations
@@ -86,6 +86,10 @@ class Launcher(Protocol):
             HostError: The host does not answer, or rejects the request.
         """
 
+    def pin(self, image: Image) -> Image:
+        """Return the image with its digest, if it can be resolved, or with the reason why it is not available."""
+        return image
+
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """Provide a job's image or packages on the host; fast if they exist.
 
@@ -103,8 +107,8 @@ class Launcher(Protocol):
             HostError: It could not be started.
         """
 
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """Wait until the benchmark has ended, and pass on its output.
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        """Wait in the loop until the benchmark has ended, and pass on its output, perhaps from a thread.
 
         Raises:
             HostError: The host was lost for good.
@@ -136,22 +140,6 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Disconnect from the host; benchmarks keep running."""
-
-
-@runtime_checkable
-class LoopFollower(Protocol):
-    """Follows benchmarks without a thread."""
-
-    async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """Do what `Launcher.follow` does, in the loop."""
-
-
-@runtime_checkable
-class ImagePinner(Protocol):
-    """Resolves the tag of an image to a digest."""
-
-    def pin(self, image: Image) -> Image:
-        """Return the image with its digest, or with the reason why it is not available."""
 
 
 @runtime_checkable
@@ -221,16 +209,13 @@ class Poller:
         self._patience_seconds = patience_seconds
         self._asking: asyncio.Task[None] | None = None
         self._next_at = self._failing_since = 0.0
-        self._closed = False
 
     async def wait(self) -> None:
         """Wait for the end of the next query.
 
         Raises:
-            Lost: Queries have failed for too long, or the poller was closed.
+            Lost: Queries have failed for too long.
         """
-        if self._closed:
-            raise Lost(f"{self._name} is no longer followed")
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
         await asyncio.shield(self._asking)
@@ -238,10 +223,6 @@ class Poller:
     def hurry(self) -> None:
         """Query now instead of after the interval; callable from any thread."""
         self._next_at = 0.0
-
-    def close(self) -> None:
-        """Refuse later calls of `wait`."""
-        self._closed = True
 
     async def _ask(self) -> None:
         while (left := self._next_at - time.monotonic()) > 0:

@@ -1,18 +1,12 @@
-"""Limits on time and bytes for responses of engines and clusters, which are read into memory.
-
-Archives are not read with `tarfile`: crafted ones send it into endless loops (CVE-2025-8194), unbounded recursion or
-hours of backtracking (CVE-2024-6232). Only the first file is needed (`tests/real/faults/test_hostile_archives.py`).
-"""
+"""Limits on time and bytes for responses of engines and clusters, which are read into memory."""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,7 +17,6 @@ import urllib3.connection
 
 from orchestrate.errors import LaunchFailed, Unreachable
 from orchestrate.text import plain_text
-from results.schema.record_json import MAX_RECORD_BYTES
 
 T = TypeVar("T")
 
@@ -31,10 +24,6 @@ RECONNECT_SECONDS = 120.0
 """How long requests to a host that has answered before are retried."""
 
 LONGEST_DELAY_SECONDS = 5.0
-BLOCK_BYTES = 512
-_REGULAR = (b"0", b"\0")
-_EXTENDED_HEADERS = (b"x", b"g", b"L", b"K")  # and long names: names do not matter
-
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 """Exceptions that a malformed response can cause in a library or in our parsers; deep JSON raises RecursionError."""
@@ -162,46 +151,3 @@ class LimitedPool(urllib3.HTTPConnectionPool):
     """A pool of connections over plain TCP or to a unix socket, with the limits of `within`."""
 
     ConnectionCls = _Connection
-
-
-def read_bounded(chunks: Iterable[bytes], limit_bytes: int) -> bytes:
-    """Read chunks up to a limit, and ignore the rest."""
-    buffer = io.BytesIO()
-    for chunk in chunks:
-        buffer.write(chunk[: limit_bytes - buffer.tell()])
-        if buffer.tell() >= limit_bytes:
-            break
-    return buffer.getvalue()
-
-
-def only_file(archive: bytes) -> bytes | None:
-    """Return the content of the first entry of a tar archive, if that is a regular file; its name is ignored.
-
-    Returns:
-        At most `MAX_RECORD_BYTES` + 1 bytes. None: no entry, or not a regular file. A malformed or truncated archive is
-        returned as received, so that it counts as a bad record instead of a missing one.
-
-    Source: POSIX.1-1988 ustar header blocks.
-    """
-    offset = 0
-    while offset + BLOCK_BYTES <= len(archive):
-        header, start = archive[offset : offset + BLOCK_BYTES], offset + BLOCK_BYTES
-        if not any(header):
-            return None
-        size, kind = _size(header[124:136]), header[156:157]
-        if size is None:
-            break
-        if kind in _REGULAR:
-            wanted = min(size, MAX_RECORD_BYTES + 1)
-            content = archive[start : start + wanted]
-            return content if len(content) == wanted else archive[: MAX_RECORD_BYTES + 1]
-        if kind not in _EXTENDED_HEADERS:
-            return None
-        offset = start + -(-size // BLOCK_BYTES) * BLOCK_BYTES
-    return archive[: MAX_RECORD_BYTES + 1]
-
-
-def _size(field: bytes) -> int | None:
-    """Parse a size in octal digits; None: another format, e.g. a negative number in base 256."""
-    digits = field.strip(b" \0")
-    return int(digits, 8) if re.fullmatch(rb"[0-7]+", digits) else None

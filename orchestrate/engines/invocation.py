@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrate.inventory.hosts import Host
@@ -13,8 +11,7 @@ from results.schema import Data, Device
 
 RUN_LABEL = "tfbench.run"
 JOB_LABEL = "tfbench.job"
-RECORD_FOLDER = "/out"
-RECORD_PATH = f"{RECORD_FOLDER}/record.json"
+RECORD_PATH = "/out/record.json"
 DATA_PATH = "/data"
 
 CDI_GPU = "nvidia.com/gpu"
@@ -26,7 +23,7 @@ NO_GPU = "-1"
 """Value of CUDA_VISIBLE_DEVICES that hides all GPUs and, unlike an empty one, cannot be mistaken for unset.
 Source: CUDA programming guide, CUDA_VISIBLE_DEVICES; `cuda_diagnostics.cc` of TensorFlow's XLA names both."""
 
-PROBE_ENTRYPOINT = ("python3.11", "-m", "tfbench.probe")
+PROBE_ENTRYPOINT = ["python3.11", "-m", "tfbench.probe"]
 """Command of an image that reports facts about its host; see `tfbench/probe.py`."""
 
 CACHE_LABEL = "tfbench.cuda-cache"
@@ -50,93 +47,56 @@ MEMORY_LOCK = "memlock"
 
 MAX_PROCESSES = 32_768  # includes threads, of which TensorFlow and NCCL start hundreds per GPU
 
+ISOLATION = {
+    "ReadonlyRootfs": True,
+    "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={TMP_BYTES},mode=1777"},
+    "CapDrop": ["ALL"],
+    "SecurityOpt": ["no-new-privileges=true"],
+    "NetworkMode": "none",
+    "Init": True,
+    "ShmSize": SHM_BYTES,
+    "PidsLimit": MAX_PROCESSES,
+    "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
+}
+"""Settings of every container: read-only root, no capabilities, no new privileges, and no network."""
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerSpec:
-    """A container with read-only root, no capabilities, no new privileges, and no network unless it has peers.
 
-    Attributes:
-        gpus: GPUs that it sees: UUIDs or indices for the NVIDIA runtime, or names of CDI devices, e.g.
-            `nvidia.com/gpu=0`; `ALL_GPUS`: all that the runtime has.
-        data_dir: Folder of the machine that is mounted read-only at `DATA_PATH`, or None.
-        cache: Volume at `CACHE_PATH`, which belongs to its image and persists, or None.
-        cpus: CPUs that it may use; None: all.
-        memory_bytes: Memory limit; None: no limit.
-        limits: Resource limits by name; -1: unlimited.
-        network: `none`; `bridge`: its own, reachable only through `ports`; `host`: the machine's.
-        ports: TCP ports of the machine that are forwarded to the same ports of a container on the bridge.
+def container(
+    image: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    limits: Mapping[str, int] | None = None,
+    **fields: Any,  # noqa: ANN401
+) -> dict[str, Any]:
+    """Describe an isolated container: the body of `ContainerCreate` in the engine's API.
+
+    Args:
+        image: Its image.
+        settings: Fields of `HostConfig` in addition to `ISOLATION`, or instead of it; None: not set.
+        limits: Further resource limits by name; -1: unlimited.
+        fields: Fields beside `HostConfig`; None: not set.
     """
-
-    image: str
-    name: str
-    command: tuple[str, ...] = ()
-    entrypoint: tuple[str, ...] | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
-    data_dir: str | None = None
-    cache: str | None = None
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    limits: Mapping[str, int] = field(default_factory=lambda: {"fsize": MAX_FILE_BYTES})
-    network: str = "none"
-    ports: tuple[int, ...] = ()
-
-
-def container_document(spec: ContainerSpec) -> dict[str, Any]:
-    """Return the body of `ContainerCreate` in the engine's API."""
-    settings = {
-        "ReadonlyRootfs": True,
-        "Tmpfs": {"/tmp": f"rw,nosuid,nodev,size={TMP_BYTES},mode=1777"},
-        "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges=true"],
-        "NetworkMode": spec.network,
-        "PortBindings": {f"{port}/tcp": [{"HostPort": str(port)}] for port in spec.ports} or None,
-        "Init": True,
-        "ShmSize": SHM_BYTES,
-        "PidsLimit": MAX_PROCESSES,
-        "Ulimits": [{"Name": name, "Soft": value, "Hard": value} for name, value in spec.limits.items()],
-        "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
-        "NanoCpus": None if spec.cpus is None else int(spec.cpus * 1e9),
-        "Memory": spec.memory_bytes,
-        "MemorySwap": spec.memory_bytes,
-        "DeviceRequests": _device_requests(spec.gpus),
-        "Mounts": _mounts(spec),
-    }
-    document: dict[str, Any] = {
-        "Image": spec.image,
-        "Cmd": list(spec.command),
-        "Entrypoint": None if spec.entrypoint is None else list(spec.entrypoint),
-        "Env": [f"{name}={value}" for name, value in spec.environment.items()],
-        "Labels": dict(spec.labels),
-        "NetworkDisabled": spec.network == "none",
-        "ExposedPorts": {f"{port}/tcp": {} for port in spec.ports} or None,
+    named = {"fsize": MAX_FILE_BYTES, **(limits or {})}
+    ulimits = [{"Name": name, "Soft": value, "Hard": value} for name, value in named.items()]
+    chosen = {**ISOLATION, "Ulimits": ulimits, **(settings or {})}
+    document = {
+        "Image": image,
+        "NetworkDisabled": chosen["NetworkMode"] == "none",
         "AttachStdout": True,
         "AttachStderr": True,
-        "HostConfig": {key: value for key, value in settings.items() if value is not None},
+        "HostConfig": {key: value for key, value in chosen.items() if value is not None},
+        **fields,
     }
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _mounts(spec: ContainerSpec) -> list[dict[str, Any]] | None:
-    """Return a read-only bind mount, which unlike `Binds` fails if the folder is missing, and a named volume."""
-    mounts: list[dict[str, Any]] = []
-    if spec.data_dir is not None:
-        mounts.append({"Type": "bind", "Source": spec.data_dir, "Target": DATA_PATH, "ReadOnly": True})
-    if spec.cache is not None:
-        labels = {CACHE_LABEL: spec.image}
-        mounts.append(
-            {"Type": "volume", "Source": spec.cache, "Target": CACHE_PATH, "VolumeOptions": {"Labels": labels}}
-        )
-    return mounts or None
-
-
-def _device_requests(gpus: tuple[str, ...]) -> list[dict[str, Any]]:
-    if not gpus:
+def gpu_request(names: Sequence[str], *, cdi: bool) -> list[dict[str, Any]]:
+    """Return the request for GPUs by UUIDs or indices, or for `ALL_GPUS`: by CDI, or to NVIDIA's runtime or toolkit."""
+    if not names:
         return []
-    if gpus[0].startswith(f"{CDI_GPU}="):
-        return [{"Driver": "cdi", "DeviceIDs": list(gpus)}]
-    chosen = {"Count": -1} if gpus == ALL_GPUS else {"DeviceIDs": list(gpus)}
+    if cdi:
+        return [{"Driver": "cdi", "DeviceIDs": [f"{CDI_GPU}={name}" for name in names]}]
+    chosen = {"Count": -1} if names == ALL_GPUS else {"DeviceIDs": list(names)}
     return [{**chosen, "Capabilities": [["gpu", "compute", "utility"]]}]
 
 
@@ -156,54 +116,70 @@ def job_labels(job: Job) -> dict[str, str]:
 
 
 def job_container(
-    job: Job,
-    host: Host,
-    image: str,
-    cdi_devices: frozenset[str] | None = None,
-    *,
-    lifts_memory_lock: bool = True,
-    keeps_cache: bool = False,
-) -> ContainerSpec:
-    """Describe the container of a repeat.
+    job: Job, host: Host, image: str, devices: frozenset[str] | None = None, *, lifts_memory_lock: bool = True
+) -> dict[str, Any]:
+    """Describe the container of a repeat, as `container` does.
 
     Args:
         job: The repeat.
         host: Settings of the host, including limits.
         image: Image to start, by digest.
-        cdi_devices: CDI devices that the engine lists, perhaps none; None: GPUs are not requested by CDI.
+        devices: CDI devices that the engine lists, perhaps none; None: GPUs are not requested by CDI.
         lifts_memory_lock: Whether the engine may lift the limit on locked memory, which needs privileges.
-        keeps_cache: Whether code compiled by the driver is kept for later containers of the image.
     """
-    limits = {"fsize": MAX_FILE_BYTES}
-    if len(job.gpus) * job.case.num_hosts > 1 and lifts_memory_lock:  # NCCL locks memory
-        limits[MEMORY_LOCK] = -1
-    cache = cache_volume(image) if job.gpus and keeps_cache else None
-    member = job.member
-    return ContainerSpec(
-        image=image,
-        name=container_name(job),
-        command=(
-            *job.case.flags(),
-            *host_flags(job, DATA_PATH),
-            f"--output={RECORD_PATH}",
-            f"--max_seconds={host.timeout_minutes * 60:g}",
-        ),
-        environment={
-            "PYTHONUNBUFFERED": "1",
-            **host.environment,
-            **(member.environment if member else {}),
-            **(CACHE_VARIABLES if cache else {}),
+    member, cache = job.member, cache_volume(image) if job.gpus else None
+    memory = None if host.memory_gb is None else int(host.memory_gb * 1e9)
+    ports = [f"{port}/tcp" for port in member.ports] if member and member.network == "bridge" else []
+    locks_memory = len(job.gpus) * job.case.num_hosts > 1 and lifts_memory_lock  # as NCCL does
+    names = job.gpu_uuids
+    # CDI names slices of GPUs by UUID only, and other GPUs by index if the engine does not list their UUIDs.
+    is_slice = any(name.startswith("MIG-") for name in names)
+    if devices is not None and not is_slice and not devices.issuperset(f"{CDI_GPU}={name}" for name in names):
+        names = ()
+    mounts: list[dict[str, Any]] = []
+    if folder := mounted_folder(job, host):  # unlike `Binds`, this fails if the folder is missing
+        mounts.append({"Type": "bind", "Source": folder, "Target": DATA_PATH, "ReadOnly": True})
+    if cache is not None:
+        mounts.append(cache_mount(cache, image))
+    variables = {
+        "PYTHONUNBUFFERED": "1",
+        **host.environment,
+        **(member.environment if member else {}),
+        **(CACHE_VARIABLES if cache else {}),
+    }
+    return container(
+        image,
+        {
+            "NetworkMode": member.network if member else "none",
+            "PortBindings": {port: [{"HostPort": port.removesuffix("/tcp")}] for port in ports} or None,
+            "NanoCpus": None if host.cpus is None else int(host.cpus * 1e9),
+            "Memory": memory,
+            "MemorySwap": memory,
+            "DeviceRequests": gpu_request(names or [*map(str, job.gpus)], cdi=devices is not None),
+            "Mounts": mounts or None,
         },
-        labels=job_labels(job),
-        gpus=job.gpu_uuids or tuple(map(str, job.gpus)) if cdi_devices is None else _cdi_names(job, cdi_devices),
-        data_dir=host.data_dir if job.case.data is Data.TFRECORD else None,
-        cache=cache,
-        cpus=host.cpus,
-        memory_bytes=None if host.memory_gb is None else int(host.memory_gb * 1e9),
-        limits=limits,
-        network=member.network if member else "none",
-        ports=member.ports if member and member.network == "bridge" else (),
+        limits={MEMORY_LOCK: -1} if locks_memory else None,
+        Cmd=container_flags(job, host),
+        Env=[f"{name}={value}" for name, value in variables.items()],
+        Labels=job_labels(job),
+        ExposedPorts={port: {} for port in ports} or None,
     )
+
+
+def max_seconds(job: Job, host: Host) -> float:
+    """Return the time limit of a repeat."""
+    return job.max_seconds or host.timeout_minutes * 60
+
+
+def container_flags(job: Job, host: Host) -> list[str]:
+    """Return the flags of a benchmark in a container, which prints its record at the end of its log."""
+    output = [f"--output={RECORD_PATH}", f"--max_seconds={max_seconds(job, host):g}", "--print_record"]
+    return [*job.case.flags(), *host_flags(job, DATA_PATH), *output]
+
+
+def mounted_folder(job: Job, host: Host) -> str | None:
+    """Return the host's folder that a repeat's container mounts read-only at `DATA_PATH`, or None."""
+    return host.data_dir if job.case.data is Data.TFRECORD else None
 
 
 def cache_volume(image: str) -> str | None:
@@ -216,12 +192,10 @@ def cache_volume(image: str) -> str | None:
     return f"tfbench-cuda-cache-{digest[:16]}" if known else None
 
 
-def _cdi_names(job: Job, devices: frozenset[str]) -> tuple[str, ...]:
-    """Return the CDI names of a job's GPUs: by UUID if the engine lists those, else by index, which MIG slices lack."""
-    names = [f"{CDI_GPU}={uuid}" for uuid in job.gpu_uuids or ()]
-    slices = any(uuid.startswith("MIG-") for uuid in job.gpu_uuids or ())
-    by_uuid = names and (slices or devices.issuperset(names))
-    return tuple(names if by_uuid else [f"{CDI_GPU}={index}" for index in job.gpus])
+def cache_mount(volume: str, image: str) -> dict[str, Any]:
+    """Return the mount of an image's volume at `CACHE_PATH`; it persists."""
+    options = {"Labels": {CACHE_LABEL: image}}
+    return {"Type": "volume", "Source": volume, "Target": CACHE_PATH, "VolumeOptions": options}
 
 
 def job_variables(job: Job, host: Host) -> dict[str, str]:
@@ -250,16 +224,6 @@ def host_flags(job: Job, path: str | None) -> list[str]:
     return [*data, f"--known_peaks={','.join(f'{figure:.6g}' for figure in job.known_peaks)}"]
 
 
-def probe_container(image: str, *, cdi: bool = False) -> ContainerSpec:
+def probe_container(image: str, *, cdi: bool = False) -> dict[str, Any]:
     """Describe a container that probes all GPUs."""
-    return ContainerSpec(
-        image=image,
-        name=unique_name("probe"),
-        entrypoint=PROBE_ENTRYPOINT,
-        gpus=(f"{CDI_GPU}=all",) if cdi else ALL_GPUS,
-    )
-
-
-def unique_name(purpose: str) -> str:
-    """Return a name for a container outside any run."""
-    return f"tfbench-{purpose}-{secrets.token_hex(6)}"
+    return container(image, {"DeviceRequests": gpu_request(ALL_GPUS, cdi=cdi)}, Entrypoint=PROBE_ENTRYPOINT)

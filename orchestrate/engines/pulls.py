@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 
@@ -21,6 +22,13 @@ DEADLINE_SECONDS = 3600.0
 """Longest time of a pull with all its attempts, and of an installation."""
 
 ATTEMPTS = 4
+
+FINAL_PULL_ERRORS = re.compile(
+    "not found|unknown|unauthorized|denied|forbidden|no basic auth|authentication required|does not exist|"
+    "invalid reference|no space",
+    re.IGNORECASE,
+)
+"""In messages about failures that do not pass by themselves."""
 
 Progress = Callable[[int, int], None]
 """Receives the bytes downloaded and the bytes known to be needed."""

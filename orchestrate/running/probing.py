@@ -14,7 +14,7 @@ from typing import TypeVar
 import anyio
 
 from orchestrate import loop
-from orchestrate.engines.base import ImagePinner, Launcher
+from orchestrate.engines.base import Launcher
 from orchestrate.errors import HostError, UserError
 from orchestrate.events import EventBus, HostChecked
 from orchestrate.inventory.hosts import Host, HostPlace
@@ -109,7 +109,7 @@ def probe_hosts(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dic
         assert isinstance(known, Facts), "only hosts that answered share an image"
         if known.images and known.images[0].reference == image.reference:
             return dataclasses.replace(known, images=(dataclasses.replace(known.images[0], reason=image.reason),))
-        return dataclasses.replace(known, images=(launcher.pin(image) if isinstance(launcher, ImagePinner) else image,))
+        return dataclasses.replace(known, images=(launcher.pin(image),))
 
     concerned = [host for host in hosts if host.place in shared]
     return {**facts, **loop.wait_for(query_hosts(concerned, make, with_image, LATE_SECONDS))}

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import anyio
 
-from orchestrate.engines.base import Ending, Launcher, LoopFollower, Turn
+from orchestrate.engines.base import Ending, Launcher, Turn
 from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.events import ImageProgress, ImageReady, JobState, JobStep
 from orchestrate.inventory.hosts import Host
@@ -275,11 +275,7 @@ class RunningPart:
         run.watched.append(self._keep_limits)
         try:
             with self.session.limit(self._abandon_at) as self._following:
-                if isinstance(launcher, LoopFollower):
-                    self.ending = await launcher.follow_in_loop(self.job, self.take_line, self._note_turn)
-                else:
-                    follow = partial(launcher.follow, self.job, self.take_line, self._note_turn_from_thread)
-                    self.ending = await in_thread(follow)
+                self.ending = await launcher.follow(self.job, self.take_line, self._note_turn)
         finally:
             run.watched.remove(self._keep_limits)
             self._log.close()
@@ -363,10 +359,6 @@ class RunningPart:
         before, self.session.trouble = self.session.trouble, turn.trouble
         if turn.trouble and not before:
             self.session.warn(f"the queue does not answer at the moment; its jobs continue: {turn.trouble}")
-
-    def _note_turn_from_thread(self, turn: Turn) -> None:
-        self._require_followed()
-        anyio.from_thread.run_sync(self._note_turn, turn)
 
     # -- its output ----------------------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class RecordReader:
 
     def take(self, line: str) -> bool:
         """Read a line; False: it is not part of a record. A new record replaces the previous one."""
-        match = _RECORD.match(line)
+        match = _RECORD.search(line)  # other output may have no line end
         if match is None or not 1 <= int(match[1]) <= int(match[2]) <= MAX_RECORD_LINES:
             return False
         key = match[3], int(match[2])

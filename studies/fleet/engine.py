@@ -11,15 +11,12 @@ Serves each engine on its own unix socket and prints `ready` when all are listen
 
 import argparse
 import asyncio
-import base64
 import functools
 import gc
-import io
 import json
 import signal
 import struct
 import sys
-import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -30,9 +27,8 @@ from typing import Any
 
 from aiohttp import web
 
-from results.runs.reading import from_json
 from results.schema import Case
-from results.schema.progress import STATES, state_line, step_line
+from results.schema.progress import STATES, record_lines, state_line, step_line
 from results.schema.record_json import to_json
 from tests.real.faults.benchmark import case_from_flags
 from tests.unit.orchestrate.fakes import ok_record
@@ -109,7 +105,6 @@ class FakeEngine:
             ("GET", "containers/json", self._list),
             ("GET", "containers/{name}/json", self._inspect),
             ("GET", "containers/{name}/logs", self._logs),
-            ("GET", "containers/{name}/archive", self._archive),
             ("DELETE", "containers/{name}", self._remove),
         ):
             made.router.add_route(method, rf"/v1.{{minor:\d+}}/{path}", handler)
@@ -171,7 +166,7 @@ class FakeEngine:
     async def _benchmark(self, container: Container) -> None:
         """Print the output of a benchmark, and end."""
         spread = 0.5 + zlib.crc32(container.name.encode()) % 1000 / 1000
-        texts = list(_output(case_from_flags(_flags(container))))
+        texts = _output(case_from_flags(_flags(container)))
         pause = self._seconds * spread / len(texts)
         for text in texts:
             container.lines.append((datetime.now(UTC), text))
@@ -212,16 +207,6 @@ class FakeEngine:
             if ended or not follow:
                 return response
             await changed.wait()
-
-    async def _archive(self, request: web.Request) -> web.Response:
-        container, path = self._find(request), request.query["path"]
-        flags = _flags(container)
-        if container.status != "exited" or container.exit_code != 0 or path != flags.get("output"):
-            return refusal(404, f"Could not find the file {path} in container {container.name}")
-        archive = _archive_of(case_from_flags(flags))
-        stat = {"name": "record.json", "size": len(archive), "mode": 420, "mtime": container.finished, "linkTarget": ""}
-        headers = {"X-Docker-Container-Path-Stat": base64.b64encode(json.dumps(stat).encode()).decode()}
-        return web.Response(body=archive, content_type="application/x-tar", headers=headers)
 
     async def _remove(self, request: web.Request) -> web.Response:
         container = self._find(request)
@@ -277,28 +262,22 @@ def _is_set(request: web.Request, name: str) -> bool:
 
 def _flags(container: Container) -> dict[str, str]:
     """Return the flags of a container's command line."""
-    return dict(flag.removeprefix("--").split("=", 1) for flag in container.config["Cmd"])
+    named = (flag.removeprefix("--").partition("=") for flag in container.config["Cmd"])
+    return {name: value for name, _, value in named}
 
 
-def _output(case: Case) -> Iterator[str]:
+@functools.cache
+def _output(case: Case) -> tuple[str, ...]:
+    record = to_json(ok_record(case, seconds=13.718281828)).encode()
+    return (*_progress(case), *record_lines(record))
+
+
+def _progress(case: Case) -> Iterator[str]:
     for state in STATES:
         yield state_line(state)
         if state == "timing":
             for step in range(1, STEP_LINES + 1):
                 yield step_line(step * case.num_steps // STEP_LINES, 812.3, "images", 0.0812)
-
-
-@functools.cache
-def _archive_of(case: Case) -> bytes:
-    """Return a tar archive with a valid record of `case`."""
-    record = to_json(ok_record(case, seconds=13.718281828)).encode()
-    from_json(record)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        member = tarfile.TarInfo("record.json")
-        member.size = len(record)
-        tar.addfile(member, io.BytesIO(record))
-    return buffer.getvalue()
 
 
 # -- responses ---------------------------------------------------------------------------------------------------

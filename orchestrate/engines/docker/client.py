@@ -51,9 +51,6 @@ MAX_CONNECTIONS = 32
 NEWEST_API = (1, 51)
 """Newest supported version of the engine's API; older engines are addressed with their own."""
 
-LIBPOD = "/v4.0.0/libpod"
-"""Path of Podman's native API, in a version that every Podman since 4.0 supports."""
-
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """TCP keep-alive, which ends a dead link after 75 s, even while waiting for the next line of a log or a push."""
 
@@ -188,11 +185,6 @@ class EngineClient(APIClient):
         response = self.get(url, params=query, stream=True, timeout=ANSWER_SECONDS)
         self._raise_for_status(response)  # type: ignore[attr-defined]
         return response
-
-    def create_by_podman(self, document: dict[str, Any]) -> None:
-        """Create a container with Podman's native API."""
-        response = self.post(f"{self.base_url}{LIBPOD}/containers/create", json=document, timeout=ANSWER_SECONDS)
-        self._raise_for_status(response)  # type: ignore[attr-defined]
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import tarfile
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import IO, Any, TypeVar
 
 from orchestrate.connections.tunnel import Tunnel
 from orchestrate.engines.base import NotThere
-from orchestrate.engines.bounded import only_file, persistently, read_bounded, within
+from orchestrate.engines.bounded import persistently, within
 from orchestrate.engines.docker.client import (
     ANSWER_SECONDS,
     MAX_ANSWER_BYTES,
@@ -30,21 +31,16 @@ from orchestrate.engines.docker.client import (
     engine_pool,
     explained,
 )
-from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec, container_document
-from orchestrate.engines.pulls import ATTEMPTS, DEADLINE_SECONDS, STALL_SECONDS, Progress
+from orchestrate.engines.pulls import ATTEMPTS, DEADLINE_SECONDS, FINAL_PULL_ERRORS, STALL_SECONDS, Progress
 from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed, TfbenchError, Unreachable, UserError
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.planning.images import repository
 from orchestrate.text import MAX_LINE_LENGTH, plain_text
-from results.schema.record_json import MAX_RECORD_BYTES
 
 T = TypeVar("T")
 
 STOP_GRACE_SECONDS = 10
-ARCHIVE_OVERHEAD_BYTES = 64 * 1024
-CHUNK_BYTES = 64 << 10
 TRIAL_BYTES = 1 << 20
-MAX_OUTPUT_BYTES = 1 << 20
 
 HEADER_BYTES = 8
 """Header of a log's frame: stream number, three zeros, and the length of the content, big-endian."""
@@ -53,7 +49,6 @@ MAX_FRAME_BYTES = 1 << 20
 """Maximum length of a frame: Docker sends at most 16 KiB in one, Podman a write of the benchmark."""
 
 MAX_HELD_BYTES = MAX_LINE_LENGTH * 4
-_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT[\d:.]{8,18}(Z|[+-]\d\d:\d\d)")
 
 DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PLATFORM = "linux/amd64"
@@ -73,10 +68,6 @@ SENT_REPOSITORY = "tfbench-sent"
 _DIGEST = re.compile(r"[a-z0-9]+:[0-9a-f]{32,128}")
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
 """An engine's message about a loaded image: Docker has `ID` before an id, Podman does not."""
-
-_FINAL_PULL_ERRORS = re.compile(
-    "not found|unknown|denied|unauthorized|no basic auth|invalid reference|no space", re.IGNORECASE
-)
 
 
 class DockerEngine:
@@ -109,19 +100,13 @@ class DockerEngine:
                 self._tunnel.close()
 
     def request(
-        self,
-        operation: Callable[[EngineClient], T],
-        *,
-        seconds: float = ANSWER_SECONDS,
-        limit_bytes: int = MAX_ANSWER_BYTES,
-        again: bool = True,
+        self, operation: Callable[[EngineClient], T], *, seconds: float = ANSWER_SECONDS, again: bool = True
     ) -> T:
         """Send a request, with retries if the engine has answered before.
 
         Args:
             operation: Sends the request.
             seconds: Time limit of the request and its answer.
-            limit_bytes: Size limit of the answer.
             again: Whether to retry.
 
         Raises:
@@ -131,7 +116,7 @@ class DockerEngine:
 
         def attempt() -> T:
             client = self._connect()
-            with explained(self._address), within(seconds, limit_bytes):
+            with explained(self._address), within(seconds, MAX_ANSWER_BYTES):
                 return operation(client)
 
         return persistently(attempt, has_answered=again and self._client is not None)
@@ -172,26 +157,8 @@ class DockerEngine:
 
     # -- containers --------------------------------------------------------------------------------------------
 
-    def check_folder(self, image: str, name: str, folder: str) -> None:
-        """Check through Podman's native API that a folder exists: through Docker's API, Podman would create it.
-
-        Args:
-            image: An image on the host.
-            name: For the temporary container.
-            folder: Absolute path.
-
-        Raises:
-            HostError: It does not exist.
-        """
-        mount = {"type": "bind", "source": folder, "destination": "/data", "options": ["ro"]}
-        try:
-            self.request(lambda client: client.create_by_podman({"image": image, "name": name, "mounts": [mount]}))
-        finally:
-            with contextlib.suppress(HostError):
-                self.remove(name)
-
-    def create(self, spec: ContainerSpec) -> dict[str, Any] | None:
-        """Create a container, unless one of its name exists.
+    def create(self, name: str, described: dict[str, Any]) -> dict[str, Any] | None:
+        """Create a container as described by `invocation.container`, unless one of its name exists.
 
         Docker rejects an existing name with 409, Podman with 500: after any error, the engine is queried for one of
             this name. Mistaking that for a failed start would remove a running benchmark.
@@ -202,38 +169,31 @@ class DockerEngine:
         Raises:
             HostError: The engine refused.
         """
-        described = container_document(spec)
 
         def create(client: EngineClient) -> dict[str, Any] | None:
             try:
-                client.create_container_from_config(described, spec.name)
+                client.create_container_from_config(described, name)
             except APIError:
                 with contextlib.suppress(APIError):
-                    return document(client.inspect_container(spec.name))
+                    return document(client.inspect_container(name))
                 raise
             return None
 
         try:
             return self.request(create)
         except NotThere as error:
-            raise PullFailed(f"image {spec.image}: {error.cause}") from error
+            raise PullFailed(f"image {described['Image']}: {error.cause}") from error
 
-    def start(self, name: str, *, new: bool = True) -> None:
-        """Start a container that has never run; if the engine refuses, remove it.
-
-        Args:
-            name: Of the container.
-            new: Whether it was just created; otherwise an earlier controller may have started it.
+    def start(self, name: str) -> None:
+        """Start a container unless it has run; if the engine refuses, remove it.
 
         Raises:
             HostError: The engine refused; its message is in the cause.
         """
 
         def start(client: EngineClient) -> None:
-            nonlocal new
             # It must not run again. It may have run even if the answer to a first request to start it was lost.
-            if new or _state(client.inspect_container(name)).get("Status") == "created":
-                new = False
+            if _state(client.inspect_container(name)).get("Status") == "created":
                 client.start(name)
 
         try:
@@ -242,33 +202,39 @@ class DockerEngine:
             self.remove(name)
             raise
 
-    def run(self, spec: ContainerSpec, seconds: float) -> tuple[bytes, bytes | None]:
-        """Run a container to its end, or to a time limit, and remove it.
+    def run(self, purpose: str, described: dict[str, Any], seconds: float) -> bytes:
+        """Run a container to its end, or to a time limit, remove it, and return its stdout.
 
-        Returns:
-            Its stdout, up to `MAX_OUTPUT_BYTES`, and its record, or None.
+        Args:
+            purpose: Part of its name.
+            described: See `create`.
+            seconds: The limit.
+
+        Raises:
+            HostError: The engine refused, or the output has more than `MAX_ANSWER_BYTES`.
         """
+        name = f"tfbench-{purpose}-{secrets.token_hex(6)}"
 
         def read(client: EngineClient) -> bytes:
-            with contextlib.closing(client.open_log(spec.name, stdout=1)) as response:
-                return read_bounded((data for _, data in _frames(response.raw.read)), MAX_OUTPUT_BYTES)
+            with contextlib.closing(client.open_log(name, stdout=1)) as response:
+                return b"".join(data for _, data in _frames(response.raw.read))
 
         deadline = time.monotonic() + seconds
-        self.create(spec)
+        self.create(name, described)
         try:
-            self.start(spec.name)
-            while self.state(spec.name).get("Running") and time.monotonic() < deadline:
+            self.start(name)
+            while self.state(name).get("Running") and time.monotonic() < deadline:
                 time.sleep(0.2)
-            return self.request(read, limit_bytes=2 * MAX_OUTPUT_BYTES), self.read_file(spec.name, RECORD_PATH)
+            return self.request(read)
         finally:
-            self.remove(spec.name)
+            self.remove(name)
 
     def state(self, name: str) -> dict[str, Any]:
         """Return the state of a container: `State` of the engine's API."""
         return self.request(lambda client: _state(client.inspect_container(name)))
 
     def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
-        """Yield the time stamp and text of each line of output after a time stamp, until the stream ends.
+        """Yield the time stamp and text, which is not trusted, of each line of output after a time stamp.
 
         The stream may end before the container: see `state`. There are no retries. The SDK's streams also end if a
             link breaks, and wait forever (`test_an_answer_that_was_cut_off_…`).
@@ -283,22 +249,10 @@ class DockerEngine:
         """
         query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
         if after:
-            query["since"] = max(0, _instant(after)[0])
+            query["since"] = max(0, int(_instant(after)[0]))
         response = self.request(lambda client: client.open_log(name, **query), again=False)
         with contextlib.closing(response), explained(self._address):
             yield from stamped_lines(response.raw.read, after)
-
-    def read_file(self, name: str, path: str) -> bytes | None:
-        """Read at most `MAX_RECORD_BYTES` + 1 bytes of a file of a stopped container; None: it does not exist."""
-        limit = MAX_RECORD_BYTES + ARCHIVE_OVERHEAD_BYTES
-
-        def read(client: EngineClient) -> bytes:
-            return read_bounded(client.get_archive(name, path, chunk_size=CHUNK_BYTES)[0], limit)
-
-        try:
-            return only_file(self.request(read, limit_bytes=2 * limit))
-        except NotThere:
-            return None
 
     def is_full(self, name: str, folder: str) -> bool:
         """Return whether a stopped container's folder has no space for 1 MiB, by a file that stays in it.
@@ -403,19 +357,13 @@ class DockerEngine:
                 cause = "the pull ended, but the image is missing"
             except HostError as error:
                 cause = error.cause
-            if not left or _FINAL_PULL_ERRORS.search(cause) or time.monotonic() + RETRY_SECONDS > ends_at:
+            if not left or FINAL_PULL_ERRORS.search(cause) or time.monotonic() + RETRY_SECONDS > ends_at:
                 raise PullFailed(f"image {reference}: {cause}")
             on_retry(cause)
             time.sleep(RETRY_SECONDS)
 
     def build(
-        self,
-        context: IO[bytes],
-        tag: str,
-        arguments: dict[str, str],
-        on_line: Callable[[str], None],
-        *,
-        dockerfile: str = "containers/Dockerfile",
+        self, context: IO[bytes], tag: str, arguments: dict[str, str], dockerfile: str, on_line: Callable[[str], None]
     ) -> str:
         """Build an image from a tar file and return its id.
 
@@ -423,8 +371,8 @@ class DockerEngine:
             context: The build context, a tar file.
             tag: Name of the image.
             arguments: Build arguments.
-            on_line: Receives lines of output.
             dockerfile: Path in the build context.
+            on_line: Receives lines of output that are not empty.
 
         Raises:
             BuildFailed: A step failed; `on_line` received its output.
@@ -445,7 +393,7 @@ class DockerEngine:
             )
 
         for message in self._messages(build, lambda said: BuildFailed(f"{tag}: {said}")):
-            for line in str(message.get("stream", "")).splitlines():
+            for line in filter(str.strip, str(message.get("stream", "")).splitlines()):
                 on_line(plain_text(line))
         built = self.image_id(tag)
         if built is None:
@@ -622,7 +570,7 @@ def send_image(
 
 
 def stamped_lines(read: Callable[[int], bytes], after: str) -> Iterator[tuple[str, str]]:
-    """Yield the time stamp and printable text of each line of a log later than `after`.
+    """Yield the time stamp and text of each line of a log later than `after`; of an overlong line only the end is kept.
 
     Every frame begins with a time stamp, and may end in the middle of a line, whose stamp is that of its last frame.
     Podman sends a frame per write of the benchmark, Docker one per line, or per 16 KiB of a long line.
@@ -631,15 +579,14 @@ def stamped_lines(read: Callable[[int], bytes], after: str) -> Iterator[tuple[st
     shown = _instant(after)
     for stream, data in _frames(read):
         stamp, _, text = data.partition(b" ")
-        if _STAMP.fullmatch(stamp):
-            stamps[stream], data = stamp.decode(), text
-        *lines, rest = (rests[stream] + data).split(b"\n")
-        rests[stream] = rest[:MAX_HELD_BYTES]
+        stamps[stream] = stamp.decode("ascii", "replace")
+        *lines, rest = (rests[stream] + text).split(b"\n")
+        rests[stream] = rest[-MAX_HELD_BYTES:]
         if _instant(stamps[stream]) > shown:
-            yield from ((stamps[stream], plain_text(line.decode("utf-8", "replace"))) for line in lines)
+            yield from ((stamps[stream], line[-MAX_HELD_BYTES:].decode("utf-8", "replace")) for line in lines)
     for stream, rest in rests.items():  # without a line end, e.g. `free(): invalid pointer` before an abort
         if rest and _instant(stamps[stream]) > shown:
-            yield stamps[stream], plain_text(rest.decode("utf-8", "replace"))
+            yield stamps[stream], rest.decode("utf-8", "replace")
 
 
 def _frames(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
@@ -654,14 +601,13 @@ def _frames(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         yield min(header[0], 2), read(length)
 
 
-def _instant(stamp: str) -> tuple[int, str]:
-    """Return whole seconds since the epoch and the digits of the fraction of an RFC 3339 time stamp, for comparisons.
+def _instant(stamp: str) -> tuple[float, str]:
+    """Return the seconds since the epoch of an RFC 3339 time stamp, and the digits after its microseconds.
 
     Podman writes local time with its zone, which changes when a repeat runs into winter time. Without a stamp, the
     result is before all others.
+
+    Raises:
+        ValueError: It is not a time stamp.
     """
-    zone = "+00:00" if stamp.endswith("Z") else stamp[-6:]
-    try:
-        return int(datetime.fromisoformat(f"{stamp[:19]}{zone}").timestamp()), stamp[19:].removesuffix(zone).rstrip("Z")
-    except (ValueError, OverflowError):
-        return (0, "") if stamp else (-1, "")
+    return (datetime.fromisoformat(stamp).timestamp(), stamp[26:29].rstrip("Z")) if stamp else (-1.0, "")

@@ -1,6 +1,7 @@
 """Runs benchmarks as containers of a Docker engine.
 
-A benchmark has ended when its inspected state shows it, not when its log ends. A container's name is its lock.
+A benchmark has ended when its inspected state shows it, not when its log ends. A container's name is its lock. The
+record is printed as the last lines of the log.
 
 An engine may support GPUs without listing them: Docker lists neither the toolkit's hook, with which `--gpus` works
 without a registered runtime, nor, before API 1.50, CDI devices; Podman lists nothing. Then each method is tried.
@@ -10,31 +11,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, always_running
+from orchestrate.engines.base import Ending, Launcher, NotThere, OnTurn, OutputLine, always_running
 from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, document
 from orchestrate.engines.docker.engine import DockerEngine, controller_address, send_image, sent_name
 from orchestrate.engines.invocation import (
     CDI_GPU,
     JOB_LABEL,
-    RECORD_FOLDER,
     RECORD_PATH,
     RUN_LABEL,
     container_name,
     job_container,
     probe_container,
-    unique_name,
 )
 from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits
 from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
+from orchestrate.loop import in_thread
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
 from orchestrate.planning.images import (
     pinned,
@@ -46,6 +44,10 @@ from orchestrate.planning.images import (
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
+from results.schema.progress import RecordReader
+from results.schema.record_json import MAX_RECORD_BYTES
+
+T = TypeVar("T")
 
 CDI = "CDI"
 RUNTIME = "NVIDIA runtime"
@@ -69,7 +71,7 @@ REASON_SECONDS = 1.0
 MAX_FIGURE = 1 << 60
 
 
-class ContainerLauncher:
+class ContainerLauncher(Launcher):
     """Starts benchmarks on one Docker engine.
 
     Args:
@@ -87,24 +89,20 @@ class ContainerLauncher:
         self._listed: frozenset[str] = frozenset()  # CDI names of GPUs
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
+        self._records: dict[str, RecordReader] = {}
         # Used only to send images: otherwise this machine needs no engine, and DOCKER_HOST is ignored.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
-        asked_at = datetime.now(UTC)
         info, name = self._engine.info(), "podman" if self._engine.is_podman else "docker"
         cpus = _whole(info.get("NCPU"))
-        here = not self._engine.is_remote and info.get("KernelVersion") == os.uname().release
         facts = Facts(
             cpu_count=cpus,
             cpu_limit=self._host.cpus or (None if cpus is None else float(cpus)),
             memory_bytes=_whole(info.get("MemTotal")),
             architecture=_architecture(str(info.get("Architecture", ""))),
-            boot_id=_boot_id() if here else None,
-            load=os.getloadavg()[0] if here else None,
             engine=f"{name} {plain_text(str(info.get('ServerVersion')), 50)}",
-            clock_skew_seconds=_skew(str(info.get("SystemTime")), asked_at),
         )
         if self._host.wants_gpus and not unsupported_architecture(self._host, facts):
             facts = self._query_driver(facts, info)
@@ -112,7 +110,7 @@ class ContainerLauncher:
         return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
 
     def pin(self, image: Image) -> Image:
-        """See `ImagePinner.pin`; every repeat of the run starts this digest."""
+        """See `Launcher.pin`; every repeat of the run starts this digest."""
         if image.status is not Status.OK:
             return image
         try:
@@ -127,55 +125,52 @@ class ContainerLauncher:
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`; optional requests that the engine refuses are dropped."""
-        planned = self._pinned(job.origin.image or "", job.origin.image_digest)
-        image = self._names.get(planned, planned)
         if job.gpus and not self._methods:
             self._list_methods(self._engine.info())
-        while True:
-            devices = self._listed if job.gpus and self._methods[0] == CDI else None
-            spec = job_container(
-                job, self._host, image, devices, lifts_memory_lock=self._lifts_memory_lock, keeps_cache=True
+        try:
+            return self._with_gpus(partial(self._start, job))
+        except NoMemoryLock:
+            self._lifts_memory_lock = False
+            self._pulls.notify(
+                self._host.key,
+                "its engine may not raise the limit on locked memory, so containers run with its own limit: NCCL may "
+                "fail where a case has several GPUs",
             )
-            if spec.data_dir is not None and self._engine.is_podman:
-                self._engine.check_folder(image, unique_name("look"), spec.data_dir)
-            try:
-                existing = self._engine.create(spec)
-                if existing is not None:
-                    labels = document(document(existing.get("Config")).get("Labels") or {})
-                    if labels.get(JOB_LABEL) != job.id:
-                        whose = "does not belong to this run. Remove or rename it"
-                        raise LaunchFailed(f"a container named {spec.name} exists, but {whose}")
-                self._engine.start(spec.name, new=existing is None)
-                return existing is not None
-            except NoGPUs:
-                self._methods = self._methods[1:]
-                if not self._methods:
-                    raise
-            except NoMemoryLock:
-                if not self._lifts_memory_lock:
-                    raise
-                self._lifts_memory_lock = False
-                self._pulls.notify(
-                    self._host.key,
-                    "its engine may not raise the limit on locked memory, so containers run with its own limit: NCCL "
-                    "may fail where a case has several GPUs",
-                )
+            return self._with_gpus(partial(self._start, job))
 
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+    def _start(self, job: Job, method: str) -> bool:
+        planned, name = self._pinned(job.origin.image or "", job.origin.image_digest), container_name(job)
+        devices = self._listed if job.gpus and method == CDI else None
+        image, lifts = self._names.get(planned, planned), self._lifts_memory_lock
+        existing = self._engine.create(name, job_container(job, self._host, image, devices, lifts_memory_lock=lifts))
+        if existing is not None:
+            labels = document(document(existing.get("Config")).get("Labels") or {})
+            if labels.get(JOB_LABEL) != job.id:
+                whose = "does not belong to this run. Remove or rename it"
+                raise LaunchFailed(f"a container named {name} exists, but {whose}")
+        self._engine.start(name)
+        return existing is not None
+
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
+        return await in_thread(partial(self._follow, job, on_line))
+
+    def _follow(self, job: Job, on_line: OutputLine) -> Ending:
         name, last_stamp, runs = container_name(job), "", True
+        record = self._records[job.id] = RecordReader(MAX_RECORD_BYTES)
         while True:
             complete = False
             with contextlib.suppress(HostError):  # lost temporarily or for good: the state shows it
                 for stamp, line in self._engine.log_lines(name, last_stamp, follow=runs):
                     last_stamp = stamp
-                    on_line(line)
+                    if not record.take(line):
+                        on_line(plain_text(line))
                 complete = True
             if not runs:
                 break
             state = self._state(job)
             runs = bool(state.get("Running")) or state.get("Status") in ("created", "restarting")
-            if not runs and complete and state.get("ExitCode") == 0:
+            if not runs and complete and record.payload() is not None:
                 break  # else the rest of the output, from while the link was down, is read once more
             if runs:
                 time.sleep(BETWEEN_LOOKS_SECONDS)
@@ -184,7 +179,7 @@ class ContainerLauncher:
             time.sleep(REASON_SECONDS)
             state = self._state(job)
         detail = plain_text(str(state.get("Error") or ""), 300)
-        if code and self._engine.is_full(name, RECORD_FOLDER):
+        if code and self._engine.is_full(name, RECORD_PATH.rpartition("/")[0]):
             detail = f"The host's disk is full; the end of its output may be lost. {detail}".rstrip()
         return Ending(
             exit_code=code if isinstance(code, int) and abs(code) < 1 << 31 else None,
@@ -193,11 +188,8 @@ class ContainerLauncher:
         )
 
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`; a removed container is an error, one without a record is not."""
-        record = self._engine.read_file(container_name(job), RECORD_PATH)
-        if record is None:
-            self._state(job)
-        return record
+        """See `Launcher.collect`; `follow` has read it."""
+        return self._records.pop(job.id).payload()
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`."""
@@ -271,8 +263,7 @@ class ContainerLauncher:
             info: The engine's report about itself, which is not trusted.
         """
         devices, runtimes = info.get("DiscoveredDevices"), info.get("Runtimes")
-        known = [item for item in devices if isinstance(item, dict)] if isinstance(devices, list) else []
-        names = (str(item.get("ID")) for item in known)
+        names = [str(item.get("ID")) for item in devices if isinstance(item, dict)] if isinstance(devices, list) else []
         self._listed = frozenset(name for name in names if name.startswith(f"{CDI_GPU}="))
         has_runtime = isinstance(runtimes, dict) and "nvidia" in runtimes
         if self._engine.is_podman:  # it ignores requests to the runtime and the toolkit
@@ -281,8 +272,22 @@ class ContainerLauncher:
             self._methods = [RUNTIME, CDI] if has_runtime else [CDI, TOOLKIT]
         return has_runtime or bool(self._listed)
 
+    def _with_gpus(self, start: Callable[[str], T]) -> T:
+        """Start a container with the first method of giving GPUs that the engine does not refuse.
+
+        Raises:
+            NoGPUs: It refuses all of them.
+        """
+        while True:
+            try:
+                return start(self._methods[0] if self._methods else "")
+            except NoGPUs:
+                self._methods = self._methods[1:]
+                if not self._methods:
+                    raise
+
     def _query_driver(self, facts: Facts, info: dict[str, Any]) -> Facts:
-        """Query the NVIDIA driver through a container with all GPUs, with the first method that works.
+        """Query the NVIDIA driver through a container with all GPUs.
 
         Any tfbench image is suitable: the NVIDIA container toolkit adds the driver's library.
 
@@ -292,28 +297,21 @@ class ContainerLauncher:
         is_announced, reference = self._list_methods(info), probe_reference(self._host)
         report = partial(self._pulls.progress, self._host.key, reference)
         image = self._provide(self._pinned(reference, self._digest(reference)), report)
-        while self._methods:
-            try:
-                output, _ = self._engine.run(probe_container(image, cdi=self._methods[0] == CDI), PROBE_SECONDS)
-                reported = facts_from_probe(output)
-            except NoGPUs:
-                self._methods = self._methods[1:]
-                if is_announced and not self._methods:
-                    raise
-            except ValueError as error:
-                raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
-            else:
-                require_driver(reported)
-                known = {name: getattr(reported, name) for name in PROBED}
-                return dataclasses.replace(facts, gpu_runtime=self._methods[0], **known)
-        return facts
 
+        def probe(method: str) -> bytes:
+            return self._engine.run("probe", probe_container(image, cdi=method == CDI), PROBE_SECONDS)
 
-def _boot_id() -> str | None:
-    """Return this machine's boot id, as probes report it; None: it has none, as macOS."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    return None
+        try:
+            reported = facts_from_probe(self._with_gpus(probe))
+        except NoGPUs:
+            if is_announced:
+                raise
+            return facts
+        except ValueError as error:
+            raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
+        require_driver(reported)
+        known = {name: getattr(reported, name) for name in PROBED}
+        return dataclasses.replace(facts, gpu_runtime=self._methods[0], **known)
 
 
 def _whole(value: object) -> int | None:
@@ -324,12 +322,3 @@ def _whole(value: object) -> int | None:
 def _architecture(reported: str) -> str | None:
     """Return the name of a CPU architecture in image registries; engines may use the kernel's."""
     return ARCHITECTURES.get(reported, plain_text(reported, 30)) or None
-
-
-def _skew(stamp: str, asked_at: datetime) -> float | None:
-    """Return how many seconds the host's clock is ahead of this machine's; None: not reported."""
-    try:
-        reported = datetime.fromisoformat(f"{stamp[:19]}+00:00")
-    except ValueError:
-        return None
-    return round((reported - asked_at).total_seconds(), 1)

@@ -70,17 +70,9 @@ class KubernetesCluster:
             HostError: The server does not answer, or refuses.
             ValueError: They are malformed.
         """
-        scope = [] if kind is Node else [self._loaded[1]]
-        document = self._request(kind.listed_by, *scope, **selector)
+        document = self._request(kind.listed_by, **selector)
         items = document.get("items") if isinstance(document, dict) else None
         return TypeAdapter(list[kind]).validate_python(items or [])  # type: ignore[valid-type]
-
-    def job(self, name: str) -> KubernetesJob | None:
-        """Return a Job; None: it does not exist."""
-        try:
-            return KubernetesJob.model_validate(self._request("read_namespaced_job", name, self._loaded[1]))
-        except NotThere:
-            return None
 
     def create_job(self, manifest: dict[str, Any]) -> KubernetesJob:
         """Create a Job.
@@ -88,27 +80,20 @@ class KubernetesCluster:
         Raises:
             NameTaken: One of that name exists.
         """
-        return KubernetesJob.model_validate(self._request("create_namespaced_job", self._loaded[1], manifest))
+        return KubernetesJob.model_validate(self._request("create_namespaced_job", body=manifest))
 
     def delete_job(self, name: str) -> None:
         """Delete a Job, if it exists, after its pods have ended."""
         with contextlib.suppress(NotThere):
-            self._request("delete_namespaced_job", name, self._loaded[1], propagation_policy="Foreground")
+            self._request("delete_namespaced_job", name=name, propagation_policy="Foreground")
 
     def follow_log(self, pod: str) -> Iterator[str]:
         """Yield the timestamped lines of a pod's log as they arrive; none if it cannot be read now.
 
         A broken or silent stream ends like a complete log: only the pod's state shows whether it has ended.
         """
-        request = self._open(
-            "read_namespaced_pod_log",
-            pod,
-            self._loaded[1],
-            follow=True,
-            timestamps=True,
-            read_seconds=LOG_SILENCE_SECONDS,
-        )
-        with contextlib.suppress(HostError), request as response:
+        options = {"follow": True, "timestamps": True, "_request_timeout": (CONNECT_SECONDS, LOG_SILENCE_SECONDS)}
+        with contextlib.suppress(HostError), self._open("read_namespaced_pod_log", name=pod, **options) as response:
             yield from _lines(response.stream())
 
     def log_end(self, pod: str, tail_lines: int) -> list[str]:
@@ -118,7 +103,7 @@ class KubernetesCluster:
             HostError: The server does not answer.
         """
         try:
-            body = self._read("read_namespaced_pod_log", pod, self._loaded[1], timestamps=True, tail_lines=tail_lines)
+            body = self._read("read_namespaced_pod_log", name=pod, timestamps=True, tail_lines=tail_lines)
         except (NotThere, LaunchFailed):
             return []
         return list(_lines([body]))
@@ -130,21 +115,18 @@ class KubernetesCluster:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def _request(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def _request(self, method: str, **options: Any) -> Any:  # noqa: ANN401
         """Send a request and return the JSON of its response."""
         try:
-            return read_json(self._read(method, *arguments, **options), MAX_ANSWER_BYTES, MAX_ANSWER_VALUES)
+            return read_json(self._read(method, **options), MAX_ANSWER_BYTES, MAX_ANSWER_VALUES)
         except ValueError as error:
             raise self._unreachable(error) from error
 
-    def _read(self, method: str, *arguments: Any, **options: Any) -> bytes:  # noqa: ANN401
+    def _read(self, method: str, **options: Any) -> bytes:  # noqa: ANN401
         """Send a request and read its response, with retries if the server has answered before."""
 
         def attempt() -> bytes:
-            with (
-                within(WHOLE_ANSWER_SECONDS, MAX_ANSWER_BYTES),
-                self._open(method, *arguments, **options) as response,
-            ):
+            with within(WHOLE_ANSWER_SECONDS, MAX_ANSWER_BYTES), self._open(method, **options) as response:
                 body: bytes = response.read()
             self._has_answered = True
             return body
@@ -152,20 +134,14 @@ class KubernetesCluster:
         return persistently(attempt, has_answered=self._has_answered)
 
     @contextlib.contextmanager
-    def _open(
-        self,
-        method: str,
-        *arguments: Any,  # noqa: ANN401
-        read_seconds: float = ANSWER_SECONDS,
-        **options: Any,  # noqa: ANN401
-    ) -> Iterator[Any]:
+    def _open(self, method: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401
         """Send one request and give its unread response; an HTTP error is raised, also while it is read."""
-        api, _ = self._loaded
+        api, namespace = self._loaded
         family = client.BatchV1Api if method.endswith("_job") else client.CoreV1Api
+        scope = {"namespace": namespace} if "_namespaced_" in method else {}
+        usual = {"_preload_content": False, "_request_timeout": (CONNECT_SECONDS, ANSWER_SECONDS)}
         try:
-            response = getattr(family(api), method)(
-                *arguments, **options, _preload_content=False, _request_timeout=(CONNECT_SECONDS, read_seconds)
-            )
+            response = getattr(family(api), method)(**{**usual, **scope, **options})
             with contextlib.closing(response):
                 if response.status >= 300:
                     raise _refusal(response.status, response.read())
@@ -340,21 +316,12 @@ class ClusterEvent(Detail):
     at: str = _at("eventTime")
 
 
-class Taint(Object):
-    """A taint of a node."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
 class Node(Object):
     """A node."""
 
     listed_by = "list_node"
     labels: dict[str, str] = _at("metadata", "labels", default={})
     unschedulable: bool = _at("spec", "unschedulable", default=False)
-    taints: tuple[Taint, ...] = _at("spec", "taints", default=())
     conditions: tuple[Detail, ...] = _at("status", "conditions", default=())
     allocatable: dict[str, str] = _at("status", "allocatable", default={})
     info: dict[str, str] = _at("status", "nodeInfo", default={})

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-import anyio.to_thread
-
-from orchestrate import loop
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Turn, always_running
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
 from orchestrate.engines.invocation import JOB_LABEL, RUN_LABEL
 from orchestrate.engines.kubernetes.api import (
@@ -30,11 +27,12 @@ from orchestrate.engines.kubernetes.api import (
 )
 from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
-from orchestrate.engines.kubernetes.pods import Running, State, Waiting, read_state, without_pod
+from orchestrate.engines.kubernetes.pods import Stuck, read_state, without_pod
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
+from orchestrate.loop import in_thread
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
@@ -68,27 +66,15 @@ class _Repeat:
             replacement of a lost pod would be another measurement.
         record: Reads the record at the end of its log.
         stamp: Of the last line that was read, so that none is read twice when a broken stream is reopened.
-        cut_short: Whether its log may lack the record because the cluster ended it.
     """
 
     uid: str
     pod: Pod | None = None
     record: RecordReader = dataclasses.field(default_factory=lambda: RecordReader(MAX_RECORD_BYTES))
     stamp: str = ""
-    cut_short: bool = False
-
-    def take(self, lines: Iterable[str], on_line: OutputLine) -> None:
-        """Pass on lines of the log that have not been read yet."""
-        before = self.stamp
-        for line in lines:
-            stamp, _, text = line.partition(" ")
-            if self.record.take(text) or (before and stamp <= before):
-                continue
-            self.stamp = max(self.stamp, stamp)
-            on_line(plain_text(text))
 
 
-class KubernetesLauncher:
+class KubernetesLauncher(QueueLauncher):
     """Starts benchmarks in one namespace of a cluster; all worker slots of a fleet share it, for one run.
 
     Args:
@@ -101,8 +87,7 @@ class KubernetesLauncher:
         self._host = host
         self._queue = host.kubernetes
         self._cluster = KubernetesCluster(host.kubernetes)
-        poll = functools.partial(anyio.to_thread.run_sync, self._poll)
-        self._poller = Poller(f"the cluster of fleet {host.fleet}", poll, POLL_SECONDS)
+        self._poller = Poller(f"the cluster of fleet {host.fleet}", partial(in_thread, self._poll), POLL_SECONDS)
         self._run_id = ""
         self._repeats: dict[str, _Repeat] = {}
         # As of the last poll: Jobs by name, uids of pods, and warnings by Job.
@@ -115,9 +100,16 @@ class KubernetesLauncher:
 
     @malformed_as_error("the cluster")
     def probe(self) -> Facts:
-        """See `Launcher.probe`; reads the labels of the nodes."""
-        facts = self._node_facts()
-        named = bool(self._host.image or self._host.variant)
+        """See `Launcher.probe`; reads the labels of the nodes, or else what hosts.yml states."""
+        selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
+        wants_gpus, named = self._host.wants_gpus, bool(self._host.image or self._host.variant)
+        try:
+            nodes = self._cluster.objects(Node, label_selector=selector)
+            facts = fleet_facts(nodes, self._queue, wants_gpus=wants_gpus)
+        except (Refused, NoNode):  # listing them is forbidden, or none exists now
+            if self._queue.gpus_per_node is None or not named:
+                raise
+            facts = stated_facts(self._queue, wants_gpus=wants_gpus)
         if facts.gpus and not named and not (facts.driver and all(gpu.compute_capability for gpu in facts.gpus)):
             raise LaunchFailed(
                 "the nodes have no labels of their driver and compute capability. Set variant: in hosts.yml, or "
@@ -125,19 +117,6 @@ class KubernetesLauncher:
                 Status.UNSUPPORTED,
             )
         return dataclasses.replace(facts, images=wanted_images(self._host, facts, read_variants()))
-
-    def _node_facts(self) -> Facts:
-        """Return the facts of the nodes, or those in hosts.yml if no node exists now or listing them is forbidden."""
-        selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
-        wants_gpus = self._host.wants_gpus
-        stated = self._queue.gpus_per_node is not None and bool(self._host.image or self._host.variant)
-        try:
-            nodes = self._cluster.objects(Node, label_selector=selector)
-            return fleet_facts(nodes, self._queue, wants_gpus=wants_gpus)
-        except (Refused, NoNode):
-            if not stated:
-                raise
-        return stated_facts(self._queue, wants_gpus=wants_gpus)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; nodes pull images themselves."""
@@ -160,7 +139,7 @@ class KubernetesLauncher:
             with contextlib.suppress(NameTaken):
                 self._repeats[job.id] = _Repeat(self._cluster.create_job(manifest).uid)
                 return False
-            found = self._cluster.job(name)
+            found = next(iter(self._cluster.objects(KubernetesJob, field_selector=f"metadata.name={name}")), None)
             if found is None:
                 continue  # it was deleted in between
             if (found.annotations.get(JOB_LABEL), found.annotations.get(RUN_LABEL)) != (job.id, self._run_id):
@@ -171,61 +150,70 @@ class KubernetesLauncher:
             time.sleep(1.0)
         raise Lost(f"an earlier Job {name} was not deleted in time: its node may be lost")
 
-    @malformed_as_error("the cluster")
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
         repeat = self._repeats[job.id]
-        failing_since: float | None = None
+        stuck_since: float | None = None
         begun, missed = False, 0
-
-        def note(line: str) -> None:
-            self._progress_at = time.monotonic()  # one stream may last as long as the repeat
-            on_line(line)
-
         while True:
-            loop.wait_for(self._poller.wait())
+            await self._poller.wait()
             state, pod = self._state(job, repeat), repeat.pod
             if state is None:
                 missed += not self._poller.trouble
                 # A query that was in flight when the Job was created does not show it.
-                state = Waiting("waiting for a pod") if missed < 2 else _GONE
-            begun = begun or isinstance(state, Running) or (isinstance(state, Ending) and state.exit_code is not None)
+                state = Turn(waiting=True) if missed < 2 else _GONE
+            begun = begun or (state.exit_code is not None if isinstance(state, Ending) else not state.waiting)
             if job.id in self._cancelled and not begun:
-                self._cluster.delete_job(object_name(job))
+                await in_thread(partial(self.stop, job))
                 raise CancelledInQueue
-            if isinstance(state, Waiting):
-                on_turn(Turn(waiting=True, node=pod.node if pod else None))
-                failing_since = None if state.failure is None else failing_since or time.monotonic()
-                if failing_since is not None and (failure := self._hopeless(state, failing_since)) is not None:
-                    return Ending(exit_code=None, failure=failure)
-                continue
-            self._progress_at = time.monotonic()
             if isinstance(state, Ending):
                 break
-            on_turn(Turn(waiting=False, node=state.node))
-            if pod is not None:
-                repeat.take(self._cluster.follow_log(pod.name), note)
+            on_turn(state)
+            if isinstance(state, Stuck):
+                stuck_since = stuck_since or time.monotonic()
+                if (failure := self._hopeless(state, stuck_since)) is not None:
+                    return Ending(exit_code=None, failure=failure)
+            else:
+                stuck_since = None
+            if not state.waiting and pod is not None:
+                self._progress_at = time.monotonic()
+                await in_thread(partial(self._read_log, repeat, pod, on_line))
+        self._progress_at = time.monotonic()
         if pod is not None and state.exit_code is not None:
             on_turn(Turn(waiting=False, node=state.node))
             if repeat.record.payload() is None:
-                repeat.take(self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4), on_line)
-        repeat.cut_short = state.failure is not None or state.exit_code is None
+                await in_thread(partial(self._read_log, repeat, pod, on_line, ended=True))
+            if state.failure is None and repeat.record.begun and repeat.record.payload() is None:
+                raise LaunchFailed("its record is incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
         if state.image_digest and job.origin.image:
             self._digests.setdefault(job.origin.image, state.image_digest)
         return state
 
-    def _hopeless(self, state: Waiting, since: float) -> tuple[Status, str] | None:
-        """Return why a repeat that cannot start should not wait any longer; None: it may.
+    @malformed_as_error("the cluster")
+    def _read_log(self, repeat: _Repeat, pod: Pod, on_line: OutputLine, *, ended: bool = False) -> None:
+        """Pass on the lines of a pod's log that have not been read yet: as they arrive, or its last ones."""
+        before = repeat.stamp
+        lines = self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4) if ended else self._cluster.follow_log(pod.name)
+        for line in lines:
+            self._progress_at = time.monotonic()  # one stream may last as long as the repeat
+            stamp, _, text = line.partition(" ")
+            if repeat.record.take(text) or (before and stamp <= before):
+                continue
+            repeat.stamp = max(repeat.stamp, stamp)
+            on_line(plain_text(text))
+
+    def _hopeless(self, state: Stuck, since: float) -> tuple[Status, str] | None:
+        """Return why a repeat should not wait any longer; None: it may.
 
         Args:
-            state: Its state, a failure.
-            since: When it first failed, in monotonic seconds.
+            state: Its state.
+            since: When it got stuck, in monotonic seconds.
         """
-        if state.failure is None or not state.transient:
+        if not state.transient:
             return state.failure
-        limit = PULL_PATIENCE_SECONDS if state.scheduled else self._queue.pending_minutes * MINUTE_SECONDS
+        limit = PULL_PATIENCE_SECONDS if state.node else self._queue.pending_minutes * MINUTE_SECONDS
         # Nodes occupied by our own repeats are not missing.
-        if time.monotonic() - (since if state.scheduled else max(since, self._progress_at)) < limit:
+        if time.monotonic() - (since if state.node else max(since, self._progress_at)) < limit:
             return None
         status, cause = state.failure
         return status, f"after {counted(f'{limit / MINUTE_SECONDS:g}', 'minute')}: {cause}"
@@ -251,7 +239,7 @@ class KubernetesLauncher:
             if repeat is not None and (repeat.pod is None or repeat.pod.uid == pod.uid):
                 repeat.pod = pod
 
-    def _state(self, job: Job, repeat: _Repeat) -> State | None:
+    def _state(self, job: Job, repeat: _Repeat) -> Turn | Ending | None:
         """Return the state of a repeat as of the last poll; None: neither its Job nor a pod of it exists."""
         if repeat.pod is not None:
             return read_state(repeat.pod, deleted=repeat.pod.uid not in self._present)
@@ -260,14 +248,8 @@ class KubernetesLauncher:
         return without_pod(found, self._warnings.get(name)) if found and found.uid == repeat.uid else None
 
     def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`; the record is in the last lines of the pod's log."""
-        repeat = self._repeats.get(job.id)
-        if repeat is None:
-            return None
-        payload = repeat.record.payload()
-        if payload is None and repeat.record.begun and not repeat.cut_short:
-            raise LaunchFailed("its record is incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
-        return payload
+        """See `Launcher.collect`; `follow` has read it."""
+        return self._repeats[job.id].record.payload()
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; `follow` reads the log to its end, including the record."""
@@ -303,5 +285,4 @@ class KubernetesLauncher:
 
     def close(self) -> None:
         """See `Launcher.close`."""
-        self._poller.close()
         self._cluster.close()

@@ -17,13 +17,13 @@ from orchestrate.engines.invocation import (
     GIBIBYTE,
     JOB_LABEL,
     MAX_FILE_BYTES,
-    RECORD_PATH,
     RUN_LABEL,
     SHM_BYTES,
     TMP_BYTES,
+    container_flags,
     container_name,
-    host_flags,
     job_labels,
+    max_seconds,
 )
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.hosts import Host
@@ -100,21 +100,11 @@ def job_manifest(job: Job, host: Host, queue: KubernetesQueue, digest: str | Non
     return manifest
 
 
-def tolerations(queue: KubernetesQueue, with_gpus: bool) -> list[Toleration]:
-    """Return the tolerations of `hosts.yml`, plus that for GPU nodes if repeats need GPUs."""
-    own = list(queue.tolerations)
-    return own if not with_gpus or GPU_TAINT in own else [*own, GPU_TAINT]
-
-
-def _max_seconds(job: Job, host: Host) -> float:
-    return job.max_seconds or host.timeout_minutes * 60
-
-
 def _fill_pod(pod: Manifest, job: Job, host: Host, queue: KubernetesQueue) -> None:
     """Set where a pod may run and for how long, and the sizes of its volumes."""
     # Longer than the benchmark's own limit, at which it records the cause.
     end_seconds = GRACE_SECONDS + pod["terminationGracePeriodSeconds"]
-    pod["activeDeadlineSeconds"] = int(PULL_SECONDS + _max_seconds(job, host) + end_seconds)
+    pod["activeDeadlineSeconds"] = int(PULL_SECONDS + max_seconds(job, host) + end_seconds)
     if queue.security == "standard":  # OpenShift rejects pods that set a user, and assigns each namespace its own
         pod["securityContext"] |= {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     for volume, size in zip(pod["volumes"], (MAX_FILE_BYTES, TMP_BYTES, SHM_BYTES), strict=True):
@@ -123,7 +113,8 @@ def _fill_pod(pod: Manifest, job: Job, host: Host, queue: KubernetesQueue) -> No
         claim = {"claimName": queue.data_claim, "readOnly": True}
         pod["volumes"].append({"name": "data", "persistentVolumeClaim": claim})
         pod["containers"][0]["volumeMounts"].append({"name": "data", "mountPath": DATA_PATH, "readOnly": True})
-    accepted = tolerations(queue, job.case.device is Device.GPU)
+    wants_more = job.case.device is Device.GPU and GPU_TAINT not in queue.tolerations
+    accepted = [*queue.tolerations, *([GPU_TAINT] if wants_more else [])]
     optional = {
         "nodeSelector": dict(queue.node_selector),
         "tolerations": [item.model_dump(exclude_none=True) for item in accepted],
@@ -141,7 +132,6 @@ def _fill_container(container: Manifest, job: Job, host: Host, queue: Kubernetes
         see = command_line("orchestrate", "check")
         raise LaunchFailed(f"no image fits the nodes, or none could be chosen. See: {see}")
     image = pinned(job.origin.image, job.origin.image_digest or digest)
-    output = [f"--output={RECORD_PATH}", f"--max_seconds={_max_seconds(job, host):g}", "--print_record"]
     limits = {"ephemeral-storage": str(TMP_BYTES + MAX_FILE_BYTES + LOG_BYTES)}
     requests = {"ephemeral-storage": str(GIBIBYTE)}
     if host.cpus is not None:
@@ -155,7 +145,7 @@ def _fill_container(container: Manifest, job: Job, host: Host, queue: Kubernetes
     container |= {
         "image": image,
         "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",
-        "args": [*job.case.flags(), *host_flags(job, DATA_PATH), *output],
+        "args": container_flags(job, host),
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "resources": {"limits": limits, "requests": requests},
     }

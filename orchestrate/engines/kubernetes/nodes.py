@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrate.engines.kubernetes.api import Node, Taint, condition, quantity
-from orchestrate.engines.kubernetes.manifests import tolerations
+from orchestrate.engines.kubernetes.api import Node, condition, quantity
 from orchestrate.errors import LaunchFailed
-from orchestrate.inventory.queues import KubernetesQueue, Toleration
+from orchestrate.inventory.queues import KubernetesQueue
 from orchestrate.inventory.variants import parse_version
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import ARCHITECTURE
@@ -22,7 +21,6 @@ from results.schema import GPU, Status
 
 MEBIBYTE = 1 << 20
 MAX_GPUS = 64
-REPELLING = ("NoSchedule", "NoExecute")
 NO_GPU = GPU(index=0, name="no GPU")
 
 
@@ -31,25 +29,27 @@ class NoNode(LaunchFailed):
 
 
 def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bool) -> Facts:
-    """Return what all usable nodes of a fleet offer; with `gpus_per_node`, only nodes with GPUs are usable.
+    """Return what all usable nodes of a fleet offer: those with GPUs, unless no GPUs are wanted or stated.
+
+    Taints are left to the cluster, which reports why it starts no pod.
 
     Raises:
         NoNode: No node is usable now.
         LaunchFailed: The nodes differ, or their GPUs are shared.
     """
-    usable = [node for node in nodes if _is_usable(node, queue, wants_gpus=wants_gpus)]
-    if wants_gpus and queue.gpus_per_node:
-        usable = [node for node in usable if _gpu_count(node, queue)]
+    usable = [node for node in nodes if not node.unschedulable and condition(node.conditions, "Ready", "True")]
+    with_gpus = [node for node in usable if _gpu_count(node, queue)]
+    if wants_gpus and (with_gpus or queue.gpus_per_node):
+        usable = with_gpus
     if not usable:
         chosen = ", ".join(f"{key}={value}" for key, value in queue.node_selector.items()) or "any label"
         raise NoNode(
-            f"no node can run repeats: {len(nodes)} have {chosen}, but they are not ready, cordoned or tainted. "
-            "Check node_selector and tolerations in hosts.yml. "
-            "If nodes are started on demand, set gpus_per_node: and variant: there",
+            f"no node can run repeats: {len(nodes)} have {chosen}, but they are not ready, cordoned or without GPUs. "
+            "Check node_selector in hosts.yml. If nodes are started on demand, set gpus_per_node: and variant: there",
             Status.UNREACHABLE,
         )
-    kinds = Counter(_gpus(node, queue) for node in usable)
-    if wants_gpus and len({gpu for gpu, _ in kinds}) > 1:
+    kinds = Counter(_gpus(node, queue) if wants_gpus else (NO_GPU, 0) for node in usable)
+    if len({gpu for gpu, _ in kinds}) > 1:
         seen = "; ".join(f"{n} with {count} {gpu.name}" for (gpu, count), n in kinds.most_common())
         label = max(kinds, key=lambda kind: kind[1])[0].name.replace(" ", "-")
         raise LaunchFailed(
@@ -67,7 +67,7 @@ def fleet_facts(nodes: Sequence[Node], queue: KubernetesQueue, *, wants_gpus: bo
         memory_bytes=_least(usable, "memory"),
         engine=plain_text(f"kubernetes {info.get('kubeletVersion')}, {info.get('containerRuntimeVersion')}", 100),
         driver=drivers[0] if drivers and count else None,
-        gpus=_times(gpu, min(count, MAX_GPUS) if wants_gpus else 0),
+        gpus=_times(gpu, min(count, MAX_GPUS)),
         gpu_runtime="device plugin" if count else None,
         architecture=min(architectures, default=ARCHITECTURE),
     )
@@ -108,24 +108,6 @@ def _gpus(node: Node, queue: KubernetesQueue) -> tuple[GPU, int]:
     capability = f"{major}.{minor}" if major.isdigit() and minor.isdigit() else None
     memory = _number(labels.get("nvidia.com/gpu.memory")) * MEBIBYTE or None
     return GPU(index=0, name=product.replace("-", " "), compute_capability=capability, memory_bytes=memory), count
-
-
-def _is_usable(node: Node, queue: KubernetesQueue, *, wants_gpus: bool) -> bool:
-    """Return whether a fleet's pods can be scheduled on a node."""
-    accepted = tolerations(queue, wants_gpus)
-    return (
-        condition(node.conditions, "Ready", "True") is not None
-        and not node.unschedulable
-        and all(any(_tolerates(item, taint) for item in accepted) for taint in node.taints if taint.effect in REPELLING)
-    )
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    return (
-        toleration.effect in (None, taint.effect)
-        and toleration.key in (None, taint.key)
-        and (toleration.operator == "Exists" or (toleration.value or "") == taint.value)
-    )
 
 
 def _least(nodes: Sequence[Node], resource: str) -> int | None:

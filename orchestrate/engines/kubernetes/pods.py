@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from orchestrate.engines.base import Ending
+from orchestrate.engines.base import Ending, Turn
 from orchestrate.engines.kubernetes.api import KubernetesJob, Pod, condition
+from orchestrate.engines.pulls import FINAL_PULL_ERRORS
 from orchestrate.text import plain_text
 from results.schema import Status
 
@@ -21,9 +22,6 @@ REASONS = {
 }
 """Status and cause for each reason for waiting that is a failure, and whether the kubelet's retries may resolve it."""
 
-_PERMANENT = re.compile(
-    r"not found|unknown|unauthorized|denied|forbidden|authentication required|does not exist|invalid reference", re.I
-)
 _NOT_ADMITTED = re.compile(
     r"violates PodSecurity|unable to validate against any security context constraint|"
     r"PodSecurityPolicy: unable to admit"
@@ -35,34 +33,21 @@ _DIGEST = re.compile(r"@(sha256:[0-9a-f]{64})$")
 """In the id of a started image: `docker-pullable://REPOSITORY@sha256:…`, or without the scheme."""
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A repeat that has not started.
+@dataclass(frozen=True, kw_only=True)
+class Stuck(Turn):
+    """The state of a repeat that cannot start at the moment.
 
     Attributes:
-        reason: In the cluster's words.
-        failure: Status and cause if it cannot start; None: it may still start.
+        failure: Status and cause.
         transient: Whether the failure may resolve itself.
-        scheduled: Whether it has a node.
     """
 
-    reason: str
-    failure: tuple[Status, str] | None = None
-    transient: bool = False
-    scheduled: bool = False
+    waiting: bool = True
+    failure: tuple[Status, str]
+    transient: bool = True
 
 
-@dataclass(frozen=True)
-class Running:
-    """A repeat that runs."""
-
-    node: str | None
-
-
-State = Waiting | Running | Ending
-
-
-def read_state(pod: Pod, *, deleted: bool = False) -> State:
+def read_state(pod: Pod, *, deleted: bool = False) -> Turn | Ending:
     """Describe the state of a pod.
 
     Args:
@@ -80,20 +65,17 @@ def read_state(pod: Pod, *, deleted: bool = False) -> State:
             node=pod.node,
             image_digest=digest[1] if digest else None,
         )
-    if pod.running is not None:
-        return Running(pod.node)
-    text = pod.waiting.text
-    if (known := REASONS.get(pod.waiting.reason)) is not None:
+    if pod.running is None and (known := REASONS.get(pod.waiting.reason)) is not None:
         status, what, may_pass = known
-        may_pass = may_pass and not _PERMANENT.search(pod.waiting.message)
-        return Waiting(text, (status, f"{what}{_where(pod)}: {text}"), transient=may_pass, scheduled=True)
-    if (unscheduled := condition(pod.conditions, "PodScheduled", "False")) is not None:
-        failure = (Status.UNREACHABLE, f"not scheduled on any node: {unscheduled.text}")
-        return Waiting(unscheduled.text, failure, transient=True)
-    return Waiting(text or ("starting" if pod.node else "waiting for a node"), scheduled=pod.node is not None)
+        may_pass = may_pass and not FINAL_PULL_ERRORS.search(pod.waiting.message)
+        failure = status, f"{what}{_where(pod)}: {pod.waiting.text}"
+        return Stuck(node=pod.node, failure=failure, transient=may_pass)
+    if pod.running is None and (unscheduled := condition(pod.conditions, "PodScheduled", "False")) is not None:
+        return Stuck(failure=(Status.UNREACHABLE, f"not scheduled on any node: {unscheduled.text}"))
+    return Turn(waiting=pod.running is None, node=pod.node)
 
 
-def without_pod(job: KubernetesJob, warning: str | None) -> State:
+def without_pod(job: KubernetesJob, warning: str | None) -> Turn | Ending:
     """Describe the state of a Job without a pod: it waits for quota or in a queue, or has failed.
 
     Args:
@@ -104,11 +86,11 @@ def without_pod(job: KubernetesJob, warning: str | None) -> State:
         status = Status.TIMEOUT if failed.reason == "DeadlineExceeded" else Status.LOST
         return Ending(exit_code=None, failure=(status, f"the cluster gave up on its Job: {failed.text}"))
     if job.suspended or warning is None:
-        return Waiting("suspended: it waits in its queue" if job.suspended else "waiting for a pod")
+        return Turn(waiting=True)
     text = f"the cluster does not create a pod: {warning}"
     if _NOT_ADMITTED.search(text):
-        return Waiting(warning, (Status.UNSUPPORTED, f"{text}. {_ADMISSION_REMEDY}"))
-    return Waiting(warning, (Status.UNREACHABLE, text), transient=True)
+        return Stuck(failure=(Status.UNSUPPORTED, f"{text}. {_ADMISSION_REMEDY}"), transient=False)
+    return Stuck(failure=(Status.UNREACHABLE, text))
 
 
 def _where(pod: Pod) -> str:

@@ -16,7 +16,7 @@ import anyio
 import stamina
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, Poller, Turn, always_running
+from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
 from orchestrate.engines.pulls import Progress
 from orchestrate.engines.slurm.answers import (
     ACTIVE,
@@ -100,7 +100,7 @@ class _Repeat:
     is_cancelled: bool = False
 
 
-class SlurmLauncher:
+class SlurmLauncher(QueueLauncher):
     """Starts benchmarks through Slurm; its state belongs to the loop, and other threads add and remove whole repeats.
 
     Args:
@@ -226,12 +226,8 @@ class SlurmLauncher:
         """See `QueueLauncher.manifests`."""
         return [batch_script(array, self._host, self._queue, PROJECT) for array in make_arrays(jobs)]
 
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
-        return loop.wait_for(self.follow_in_loop(job, on_line, on_turn))
-
-    async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """See `LoopFollower`."""
         repeat = self._repeats.setdefault(job.id, _Repeat())
         repeat.is_followed = True
         try:
@@ -273,7 +269,6 @@ class SlurmLauncher:
 
     def close(self) -> None:
         """See `Launcher.close`; removes the files of a finished run."""
-        self._poller.close()
         if self._run_id is not None:
             with contextlib.suppress(HostError):  # `resume` and `stop` find the rest
                 loop.wait_for(self._tidy())

@@ -20,14 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrate.engines.invocation import (
-    DATA_PATH,
-    NO_GPU,
-    RECORD_PATH,
-    ContainerSpec,
-    host_flags,
-    job_container,
-)
+from orchestrate.engines.invocation import DATA_PATH, NO_GPU, RECORD_PATH, host_flags, mounted_folder
 from orchestrate.engines.slurm.answers import MAX_ARRAY
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -85,7 +78,7 @@ def batch_script(array: Sequence[Job], host: Host, queue: SlurmQueue, project: P
     ]
     if in_container:
         way = _with_pyxis if queue.container == "pyxis" else _with_apptainer
-        prepare, start = way(queue.image_file, job_container(first, host, _image(first, host)), nodes, gpus)
+        prepare, start = way(queue.image_file, first, host, nodes, gpus)
     else:
         prepare, start = _with_python(queue, host, project, nodes)
     # An exclusive node has all its GPUs.
@@ -240,9 +233,9 @@ def _on_each(nodes: int) -> str:
     return f"--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0"
 
 
-def _with_pyxis(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> tuple[list[str], str]:
+def _with_pyxis(image_file: str | None, job: Job, host: Host, nodes: int, gpus: int) -> tuple[list[str], str]:
     """Start a benchmark in a container, or a rank of it on each of several nodes."""
-    data = f",{shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
+    data = f",{shlex.quote(folder)}:{DATA_PATH}:ro" if (folder := mounted_folder(job, host)) else ""
     # enroot's hook needs a list of GPUs, and Slurm's cgroup limits `all` to those of the job. Indices might be
     # interpreted in an order other than Slurm's.
     # Source: enroot, conf/hooks/98-nvidia.sh.
@@ -263,13 +256,13 @@ def _with_pyxis(image_file: str | None, container: ContainerSpec, nodes: int, gp
         f"srun --export=ALL {_on_each(nodes) if nodes > 1 else '--ntasks=1'} --propagate=NONE"
         ' --container-image="$file" --container-readonly --no-container-mount-home'
         ' --no-container-entrypoint --container-mounts="$folder/out:/out"'
-        f"{data} --container-workdir=/opt/tfbench {_inside(container, nodes)}"
+        f"{data} --container-workdir=/opt/tfbench {_inside(host, nodes)}"
     )
 
 
-def _with_apptainer(image_file: str | None, container: ContainerSpec, nodes: int, gpus: int) -> tuple[list[str], str]:
+def _with_apptainer(image_file: str | None, job: Job, host: Host, nodes: int, gpus: int) -> tuple[list[str], str]:
     """Start a benchmark in a container on one node."""
-    data = f" --bind {shlex.quote(container.data_dir)}:{DATA_PATH}:ro" if container.data_dir else ""
+    data = f" --bind {shlex.quote(folder)}:{DATA_PATH}:ro" if (folder := mounted_folder(job, host)) else ""
     prepare = [
         *_image_lines(image_file, "sif", 'apptainer pull "$part" "docker://$image"'),
         # With --containall, /tmp is 64 MiB of memory unless --workdir is set.
@@ -282,7 +275,7 @@ def _with_apptainer(image_file: str | None, container: ContainerSpec, nodes: int
     ]
     return prepare, (
         'apptainer exec --containall --no-home --no-privs $network --workdir "$scratch" --bind "$folder/out:/out"'
-        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(container, nodes)}'
+        f'{data} --pwd /opt/tfbench{" --nv" if gpus else ""} "$file" {_inside(host, nodes)}'
     )
 
 
@@ -320,12 +313,13 @@ digest=$image
     ]
 
 
-def _inside(container: ContainerSpec, nodes: int) -> str:
+def _inside(host: Host, nodes: int) -> str:
     """Return the command that starts a benchmark in a container, with its limit and variables.
 
     It restores CUDA_VISIBLE_DEVICES, which a Slurm step resets, and sets HOME to a folder that exists in the container.
     """
-    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in container.environment.items())
+    given = {"PYTHONUNBUFFERED": "1", **host.environment}
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
     begin = f'ulimit -f {MAX_FILE_BLOCKS}; export HOME=/tmp CUDA_VISIBLE_DEVICES="$1" {variables}; shift; '
     run = 'exec python3.11 -m tfbench "$@" --output='
     script = f'{begin}{_RANK}{run}"$out"' if nodes > 1 else f"{begin}{run}{RECORD_PATH}"

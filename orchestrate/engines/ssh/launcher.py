@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import anyio
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, always_running
+from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.engines.invocation import host_flags, job_variables
 from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.engines.ssh import software
@@ -46,7 +46,7 @@ Notify = Callable[[str, str], None]
 """Receives a host's key and a message."""
 
 
-class AgentLauncher:
+class AgentLauncher(Launcher):
     """Starts benchmarks as processes through an agent; subclasses choose the software.
 
     Args:
@@ -92,12 +92,8 @@ class AgentLauncher:
             raise Busy(f"run {plain_text(str(other), 100)} measures on this machine, too")
         return answer.get("reattached") is True
 
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """See `Launcher.follow`."""
-        return loop.wait_for(self.follow_in_loop(job, on_line))
-
-    async def follow_in_loop(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """See `LoopFollower`; reconnects after a broken connection and continues at the same offset."""
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        """See `Launcher.follow`; reconnects after a broken connection and continues at the same offset."""
         once = functools.partial(self._follow_once, job, Lines(), on_line)
         return await self._patiently("the host was lost while the benchmark ran", once)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate.engines.docker.engine import DockerEngine
-from orchestrate.engines.invocation import CACHE_LABEL, CACHE_VARIABLES, ContainerSpec, cache_volume, unique_name
+from orchestrate.engines.invocation import CACHE_LABEL, CACHE_PATH, cache_mount, cache_volume, container
 from results.schema.exit_codes import ExitCode
 from tests.support import PROJECT, write_program
 from tests.support.engines.docker import Engines
@@ -77,14 +77,10 @@ print(json.dumps([sorted(path.name for path in folder.iterdir()), os.getuid(), o
 
 def compile_once(engine: DockerEngine, image: str) -> object:
     """Run a container without rights that writes where the driver would; return what it found there, and as whom."""
-    spec = ContainerSpec(
-        image=image,
-        name=unique_name("cache"),
-        entrypoint=("python3.11", "-c", WRITE),
-        cache=cache_volume(image),
-        environment=CACHE_VARIABLES,
-    )
-    return json.loads(engine.run(spec, 60)[0])
+    mounts = {"Mounts": [cache_mount(cache_volume(image) or "", image)]}
+    program = ["python3.11", "-c", WRITE]
+    made = container(image, mounts, Entrypoint=program, Env=[f"CUDA_CACHE_PATH={CACHE_PATH}"])
+    return json.loads(engine.run("cache", made, 60))
 
 
 def test_a_cache_outlives_its_container(engines: Engines, cpu_image: PushedImage):

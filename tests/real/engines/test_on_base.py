@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import dataclasses
 import io
 import json
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.engines.invocation import probe_container
+from orchestrate.engines.invocation import PROBE_ENTRYPOINT, container
 from orchestrate.errors import BuildFailed
 from orchestrate.images import build_context, build_variant
 from orchestrate.inventory.variants import read_variants
@@ -87,7 +86,7 @@ def test_the_runner_is_added_to_an_image_and_no_password_of_an_index(
     engines: Engines, base_image: str, tmp_path: Path, index: tuple[str, list[str]]
 ):
     url, given = index
-    config, output, spec = tmp_path / "pip.conf", list[str](), probe_container(IMAGE)
+    config, output = tmp_path / "pip.conf", list[str]()
     config.write_text(f"[global]\nindex-url = {url}\n")
     with engines.first.controller_client() as engine, contextlib.ExitStack() as stack:
         build(engines, base_image, "tensorflow", output, config)
@@ -95,7 +94,7 @@ def test_the_runner_is_added_to_an_image_and_no_password_of_an_index(
         settings = (engine.image(IMAGE) or {})["Config"]
         assert (settings["Entrypoint"], settings["User"]) == (["python3", "-m", "tfbench"], "10001:10001")
         assert settings["Labels"]["tfbench.variant"] == "ngc25.02"
-        output_of_probe, _ = engine.run(dataclasses.replace(spec, gpus=()), 60)
+        output_of_probe = engine.run("probe", container(IMAGE, Entrypoint=PROBE_ENTRYPOINT), 60)
         assert json.loads(output_of_probe)["operating_system"].startswith("Debian")
 
         assert given[-1].endswith(".whl"), "the build downloaded from the index"

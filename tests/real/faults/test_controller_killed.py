@@ -17,10 +17,10 @@ MOMENTS = (
     ("before the first is created", r"POST /containers/create", False, 0),
     ("created, and it does not know", r"POST /containers/create", True, 0),
     ("started, and it does not know", r"POST /containers/\S+/start", True, 0),
-    ("ended, before its record is collected", r"GET /containers/\S+/archive", False, 1),
+    ("reattached, before its output is read", r"GET /containers/\S+/logs", False, 1),
     ("collected, before it is removed", r"DELETE /containers/", False, 2),
     ("between two repeats", r"DELETE /containers/", True, 2),
-    ("a record was on its way", r"GET /containers/\S+/archive", True, 2),
+    ("its output was on its way", r"GET /containers/\S+/logs", True, 2),
 )
 """When one controller after another dies, at a request or after it, and how many repeats they have reattached by then."""
 

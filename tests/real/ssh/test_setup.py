@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrate import loop
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel, software
 from orchestrate.engines.ssh.launcher import SSHLauncher
@@ -232,4 +233,4 @@ def test_two_controllers_at_once_start_a_repeat_once(make_launcher, tmp_path):
     for thread in threads:
         thread.join()
     assert sorted(reattached) == [False, True, True, True]
-    assert launchers[0].follow(JOB, lambda line: None).exit_code == 0
+    assert loop.wait_for(launchers[0].follow(JOB, lambda line: None)).exit_code == 0

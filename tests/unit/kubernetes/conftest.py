@@ -26,14 +26,14 @@ from tests.support.engines.kubernetes.plays import Play, work
 IMAGE = "127.0.0.1:5000/tfbench:mine"
 
 
-def node(name: str = "node-1", *, gpus: int = 4, taints: list[Object] | None = None, **labels: str) -> Object:
+def node(name: str = "node-1", *, gpus: int = 4, **labels: str) -> Object:
     """Describe a node as a kubelet, the device plugin and GPU feature discovery do."""
     found = {"gpu.product": "NVIDIA-RTX-A4000", "gpu.compute.major": "8", "gpu.compute.minor": "6"}
     found |= {"gpu.memory": "16376", "cuda.driver-version.full": "550.127.05"}
     found = {f"nvidia.com/{key}": value for key, value in found.items()}
     return {
         "metadata": {"name": name, "labels": {**found, "pool": "bench", **labels}},
-        "spec": {"taints": taints or []},
+        "spec": {},
         "status": {
             "allocatable": {"cpu": "7500m", "memory": "64Gi", "nvidia.com/gpu": str(gpus)},
             "conditions": [{"type": "Ready", "status": "True"}],

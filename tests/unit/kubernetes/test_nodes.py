@@ -14,9 +14,6 @@ from results.schema import Status
 from tests.support.engines.kubernetes.fake_server import Answer
 from tests.unit.kubernetes.conftest import node
 
-GPU_TAINT = [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}]
-TAINT = [{"key": "pool", "value": "bench", "effect": "NoSchedule"}]
-
 
 def facts(*nodes, gpus=True, **queue):
     return fleet_facts(list(map(Node.model_validate, nodes)), KubernetesQueue(**queue), wants_gpus=gpus)
@@ -34,7 +31,6 @@ def test_labels_tell_gpus_driver_and_memory():
     ("nodes", "status", "said"),
     [
         ([], Status.UNREACHABLE, "no node can run repeats.*set gpus_per_node: and variant:"),
-        ([node(taints=TAINT)], Status.UNREACHABLE, "tainted"),
         ([node(), node("b", **{"nvidia.com/gpu.product": "NVIDIA-L4"})], Status.UNSUPPORTED, "of the fleet differ"),
         ([node(**{"nvidia.com/gpu.replicas": "4"})], Status.UNSUPPORTED, "shared .*: 4 are offered, fewer there"),
         ([node(gpus=10, **{"nvidia.com/gpu.count": "1"})], Status.UNSUPPORTED, "10 are offered, 1 there"),
@@ -67,20 +63,10 @@ def test_cordoned_unready_and_gpuless_nodes_do_not_count():
     assert [len(facts(renamed, gpu_resource=name).gpus) for name in ("example.com/gpu", "nvidia.com/gpu")] == [2, 0]
 
 
-def test_tolerated_taints_are_no_hindrance():
-    exists = {"operator": "Exists"}
-    for toleration in (exists, exists | {"key": "pool", "effect": "NoSchedule"}, {"key": "pool", "value": "bench"}):
-        assert len(facts(node(taints=TAINT), tolerations=[toleration]).gpus) == 4
-    assert len(facts(node(taints=GPU_TAINT)).gpus) == 4
-    with pytest.raises(HostError, match="tainted"):
-        facts(node(taints=GPU_TAINT), gpus=False)
-
-
-@pytest.mark.parametrize("present", [node("small", gpus=0), node("full", taints=TAINT)])
-def test_where_no_gpu_node_runs_yet_the_file_tells(bench, present):
+def test_where_no_gpu_node_runs_yet_the_file_tells(bench):
     one = bench()
     one.server.drop("nodes", "node-1")
-    one.server.put("nodes", present)
+    one.server.put("nodes", node("small", gpus=0))
     reported = one.make(one.host(gpus_per_node=2)).probe()
     assert (len(reported.gpus), reported.driver) == (2, None)
 
@@ -102,7 +88,7 @@ def test_only_nodes_with_the_selectors_labels_count_or_else_the_file_tells(bench
 
 def test_without_labels_the_variant_must_be_set(bench):
     one = bench()
-    bare = node(taints=GPU_TAINT)
+    bare = node()
     bare["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-l4"}  # as on GKE
     one.server.put("nodes", bare)
     with pytest.raises(HostError, match=r"Set variant: in hosts\.yml"):

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, always_running
+from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, always_running
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
+from orchestrate.loop import in_thread
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job
 from results.schema import Case, Origin, Record
@@ -54,7 +55,7 @@ class FakeHost:
         return sum(name == call for name, _ in self.calls)
 
 
-class FakeLauncher:
+class FakeLauncher(Launcher):
     """Implements `Launcher` on a `FakeHost`."""
 
     def __init__(self, host: Host, machine: FakeHost) -> None:
@@ -76,7 +77,10 @@ class FakeLauncher:
         self._machine.containers.setdefault(job.id, "running")
         return reattached
 
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+        return await in_thread(lambda: self.wait(job, on_line))
+
+    def wait(self, job: Job, on_line: OutputLine) -> Ending:
         for line in self._machine.lines:
             on_line(line)
         self._machine.on_follow(job)

@@ -88,7 +88,7 @@ def test_images_are_built_for_x86_on_any_machine_each_from_its_dockerfile(name, 
 def test_verify_compares_an_image_with_its_row(described: dict[str, Any], failed: str | None):
     shown = {"python": "3.11.2", "tensorflow": "2.21.0", "keras": "3.15.1", "cuda": "12.5.1", "user": 10001}
     engine: Any = mock.MagicMock()  # of one image, which describes itself and leaves no record
-    engine.run.return_value = json.dumps({**shown, "libraries": {}, **described}).encode(), None
+    engine.run.return_value = json.dumps({**shown, "libraries": {}, **described}).encode()
     findings = verify_image(engine, VARIANTS["cuda12.5"], "image")
     assert {finding.what for finding in findings if not finding.passed} - {failed} == {"trains two steps on the CPU"}
     assert failed is None or failed in {finding.what for finding in findings if not finding.passed}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate import loop
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel
 from orchestrate.engines.ssh.channel import Channel
@@ -80,7 +81,7 @@ def test_ten_followed_repeats_need_a_thread_and_a_process_each(tmp_path: Path, s
     begun: list[str] = []
     threads, processes = threading.active_count(), len(connections())
     with ThreadPoolExecutor(10) as pool:
-        endings = [pool.submit(host.follow, JOB, begun.append) for host in hosts]
+        endings = [pool.submit(loop.wait_for, host.follow(JOB, begun.append)) for host in hosts]
         wait_until(lambda: len(begun) == 10, "the first line of each")
         assert threading.active_count() - threads <= 10, "one caller each"
         assert len(connections()) <= processes, "what carried their start carries their output"
@@ -121,7 +122,7 @@ def test_output_continues_where_a_broken_connection_ended(tmp_path: Path, ssh: P
                 os.killpg(pid, signal.SIGKILL)
 
     it.start(JOB)
-    assert it.follow(JOB, on_line).exit_code == 0
+    assert loop.wait_for(it.follow(JOB, on_line)).exit_code == 0
     assert lines == [str(number) for number in range(60)] and logins(tmp_path) >= 2
     it.remove(JOB)
 

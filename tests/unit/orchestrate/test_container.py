@@ -9,7 +9,7 @@ import pytest
 
 from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, launch_refusal
 from orchestrate.engines.docker.launcher import ContainerLauncher
-from orchestrate.engines.invocation import ContainerSpec, container_document, job_container
+from orchestrate.engines.invocation import job_container
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import LaunchFailed
 from orchestrate.planning.facts import Facts, facts_from_probe
@@ -28,8 +28,8 @@ def job(**changes: Any) -> Job:
     return dataclasses.replace(one, gpus=(0, 1), **changes)
 
 
-def requests(spec: ContainerSpec) -> Any:
-    return container_document(spec)["HostConfig"].get("DeviceRequests")
+def limits(container: dict[str, Any]) -> dict[str, int]:
+    return {limit["Name"]: limit["Hard"] for limit in container["HostConfig"]["Ulimits"]}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def requests(spec: ContainerSpec) -> Any:
 )
 def test_gpus_are_asked_for_as_the_engine_names_them(uuids, offered, cdi, names):
     devices = None if offered is None else frozenset(f"nvidia.com/gpu={name}" for name in offered)
-    (asked,) = requests(job_container(job(gpu_uuids=uuids), host(), "image", devices))
+    (asked,) = job_container(job(gpu_uuids=uuids), host(), "image", devices)["HostConfig"]["DeviceRequests"]
     if cdi:
         assert asked == {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}" for name in names]}
     else:
@@ -55,10 +55,10 @@ def test_gpus_are_asked_for_as_the_engine_names_them(uuids, offered, cdi, names)
 def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     settings = {"environment": {"NCCL_SOCKET_IFNAME": "=eth0,eth1"}, "data_dir": "/sets/imagenet"}
     given = host().model_copy(update=settings)
-    assert job_container(job(), given, "image").limits == {"fsize": 256 << 20, "memlock": -1}
-    assert job_container(job(), given, "image", lifts_memory_lock=False).limits == {"fsize": 256 << 20}
+    assert limits(job_container(job(), given, "image")) == {"fsize": 256 << 20, "memlock": -1}
+    assert limits(job_container(job(), given, "image", lifts_memory_lock=False)) == {"fsize": 256 << 20}
     reading = job(case=Case(model="resnet50", data=Data.TFRECORD))
-    document, plain = (container_document(job_container(one, given, "image")) for one in (reading, job()))
+    document, plain = (job_container(one, given, "image") for one in (reading, job()))
     assert "NCCL_SOCKET_IFNAME==eth0,eth1" in document["Env"] and "--data_dir=/data" in document["Cmd"]
     mount = {"Type": "bind", "Source": "/sets/imagenet", "Target": "/data", "ReadOnly": True}
     assert document["HostConfig"]["Mounts"] == [mount] and "Mounts" not in plain["HostConfig"]
@@ -66,7 +66,7 @@ def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     assert (plain["HostConfig"]["CapDrop"], plain["HostConfig"]["SecurityOpt"]) == (["ALL"], ["no-new-privileges=true"])
 
 
-Refuses = Callable[[ContainerSpec], str | None]
+Refuses = Callable[[dict[str, Any]], str | None]
 
 
 class Engine:
@@ -74,10 +74,10 @@ class Engine:
 
     refuses: Refuses
 
-    def __init__(self, refuses: Refuses = lambda spec: None, runtimes: Collection[str] = (), **given: Any) -> None:
+    def __init__(self, refuses: Refuses = lambda made: None, runtimes: Collection[str] = (), **given: Any) -> None:
         self.reported = {"ServerVersion": "28.5", "Runtimes": dict.fromkeys(runtimes)}
-        self.started: list[ContainerSpec] = []
-        self.left: dict[str, ContainerSpec] = {}
+        self.started: list[dict[str, Any]] = []
+        self.left: dict[str, dict[str, Any]] = {}
         self.asked: set[str] = set()
         vars(self).update({"refuses": refuses, "is_podman": False, "is_remote": True, **given})
         self.info, self.remove = (lambda: self.reported), self.left.pop
@@ -87,21 +87,21 @@ class Engine:
         self.asked.add(reference)
         return "sha256:" + "a" * 64
 
-    def create(self, spec: ContainerSpec) -> None:
-        self.left[spec.name] = spec
+    def create(self, name: str, made: dict[str, Any]) -> None:
+        self.left[name] = made
 
-    def start(self, name: str, *, new: bool = True) -> None:
+    def start(self, name: str) -> None:
         if (said := self.refuses(self.left[name])) is not None:
             raise launch_refusal(said)
         self.started.append(self.left[name])
 
-    def run(self, spec: ContainerSpec, seconds: float) -> tuple[bytes, None]:
-        self.create(spec)
+    def run(self, purpose: str, made: dict[str, Any], seconds: float) -> bytes:
+        self.create(purpose, made)
         try:
-            self.start(spec.name)
+            self.start(purpose)
         finally:
-            self.remove(spec.name)
-        return json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode(), None
+            self.remove(purpose)
+        return json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()
 
 
 def launcher(engine: Engine, reported: list[str] | None = None, **settings: Any) -> ContainerLauncher:
@@ -114,12 +114,12 @@ def launcher(engine: Engine, reported: list[str] | None = None, **settings: Any)
 NO_TOOLKIT = 'could not select device driver "" with capabilities: [[gpu compute utility]]'
 
 
-def by_cdi(spec: ContainerSpec) -> bool:
-    return spec.gpus[0].startswith("nvidia.com/gpu=")
+def by_cdi(made: dict[str, Any]) -> bool:
+    return made["HostConfig"]["DeviceRequests"][0].get("Driver") == "cdi"
 
 
-def refuses_lock(spec: ContainerSpec) -> str | None:
-    return "error setting rlimit type 8: operation not permitted" if "memlock" in spec.limits else None
+def refuses_lock(made: dict[str, Any]) -> str | None:
+    return "error setting rlimit type 8: operation not permitted" if "memlock" in limits(made) else None
 
 
 def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
@@ -129,7 +129,7 @@ def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
     for _ in range(2):
         assert made.start(job()) is False
         engine.left.clear()
-    assert [spec.limits for spec in engine.started] == [{"fsize": 256 << 20}] * 2
+    assert list(map(limits, engine.started)) == [{"fsize": 256 << 20}] * 2
     assert len(reported) == 1 and "may not raise the limit on locked memory" in reported[0]
     other = Engine(refuses_lock, ["nvidia"])
     launcher(other, reported).start(dataclasses.replace(job(), gpus=(0,)))
@@ -138,11 +138,12 @@ def test_a_limit_that_an_engine_may_not_lift_is_left_out_with_one_warning():
 
 @pytest.mark.parametrize("given", [{"runtimes": ["nvidia"]}, {"is_podman": True}])
 def test_gpus_are_asked_for_in_the_way_that_works_and_by_cdi_of_podman(given: dict[str, Any]):
-    engine = Engine(lambda spec: None if by_cdi(spec) else NO_TOOLKIT, **given)
+    engine = Engine(lambda made: None if by_cdi(made) else NO_TOOLKIT, **given)
     launcher(engine).start(job())
-    assert [spec.gpus for spec in engine.started] == [("nvidia.com/gpu=0", "nvidia.com/gpu=1")]
+    (started,) = engine.started
+    assert started["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
     with pytest.raises(LaunchFailed) as caught:
-        launcher(Engine(lambda spec: NO_TOOLKIT, **given)).start(job())
+        launcher(Engine(lambda made: NO_TOOLKIT, **given)).start(job())
     assert caught.value.status is Status.NO_GPU
 
 
@@ -155,7 +156,7 @@ def probe(engine: Engine) -> Facts:
     [([], "CDI"), ([True], "NVIDIA toolkit"), ([False, True], None)],
 )
 def test_ways_that_an_engine_does_not_announce_are_tried(refuses: list[bool], runtime: str | None):
-    engine = Engine(lambda spec: NO_TOOLKIT if by_cdi(spec) in refuses else None)
+    engine = Engine(lambda made: NO_TOOLKIT if by_cdi(made) in refuses else None)
     facts = probe(engine)
     assert (facts.gpu_runtime, bool(facts.gpus)) == (runtime, runtime is not None)
     assert not engine.left, "left behind"

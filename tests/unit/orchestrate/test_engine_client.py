@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate import loop
 from orchestrate.engines import bounded
 from orchestrate.engines.docker import engine as engine_module
 from orchestrate.engines.docker.engine import DockerEngine, stamped_lines
 from orchestrate.engines.docker.launcher import ContainerLauncher
-from orchestrate.engines.invocation import RECORD_PATH, ContainerSpec
+from orchestrate.engines.invocation import container
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.addresses import DockerAddress
@@ -135,13 +136,14 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 def test_requests_share_a_connection_without_cookies_and_name_a_version(serve: Serve):
     first = answer({"a": 1}, 200, "Set-Cookie: a=b")
     ended = answer({"State": {"Status": "exited"}})
-    ran = NO_CONTENT, ended, chunked(frame(b"x"), frame(b"y")), answer({"message": "no file"}, 404), NO_CONTENT
+    ran = answer({"State": {"Status": "created"}}), NO_CONTENT, ended, chunked(frame(b"x"), frame(b"y")), NO_CONTENT
     script, engine = serve(first, answer({"Id": "1"}, 201), *ran, answer([]))
-    assert engine.info() == {"a": 1} and engine.run(ContainerSpec(image="i", name="a-b"), 1.0) == (b"xy", None)
+    assert engine.info() == {"a": 1} and engine.run("look", container("i"), 1.0) == b"xy"
     assert engine.labelled("l") == []
     assert script.connections == 1
     assert script.headers and not any(b"cookie" in header for header in script.headers)
-    assert script.requests[1:3] == ["GET /v1.41/info HTTP/1.1", "POST /v1.41/containers/create?name=a-b HTTP/1.1"]
+    assert script.requests[1] == "GET /v1.41/info HTTP/1.1"
+    assert script.requests[2].startswith("POST /v1.41/containers/create?name=tfbench-look-")
 
 
 def test_a_connection_that_the_engine_closed_is_made_again(serve: Serve, monkeypatch: pytest.MonkeyPatch):
@@ -196,7 +198,7 @@ def test_a_pull_that_drips_or_stalls_ends_and_says_why(serve: Serve, monkeypatch
 
 
 def test_an_answer_or_a_frame_without_end_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(DockerEngine.request.__kwdefaults__, "limit_bytes", 100_000)
+    monkeypatch.setattr(engine_module, "MAX_ANSWER_BYTES", 100_000)
     endless = drips(chunked(struct.pack(">BxxxL", 1, 1 << 31), end=b""), chunk(b"x" * 99))
     _, engine = serve(chunked(b"[" * 99_999, b"[" * 99_999), endless)
     with pytest.raises(LaunchFailed, match="too large"):
@@ -302,9 +304,9 @@ def test_a_taken_name_is_one_whatever_the_engine_calls_it(serve: Serve, status: 
     taken = answer({"message": 'creating container storage: the container name "x" is already in use by 5bcf'}, status)
     full, missing = answer({"message": "no space left on device"}, 500), answer({"message": "no such container"}, 404)
     script, engine = serve(taken, answer({"Id": "5bcf"}), full, missing)
-    assert engine.create(ContainerSpec(image="i", name="x")) == {"Id": "5bcf"}
+    assert engine.create("x", container("i")) == {"Id": "5bcf"}
     with pytest.raises(LaunchFailed, match="disk is full"):
-        engine.create(ContainerSpec(image="i", name="x"))
+        engine.create("x", container("i"))
     assert script.connections == 1, "a refusal keeps its connection"
 
 
@@ -316,11 +318,13 @@ def launcher(engine: DockerEngine) -> ContainerLauncher:
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_container_that_somebody_removed_is_lost_and_no_bad_result(serve: Serve, gone: bool):
-    refusal = answer({"message": f"Could not find the file {RECORD_PATH} in container x"}, 404)
-    state = answer({"message": "No such container: x"}, 404) if gone else answer({"State": {"Status": "exited"}})
-    _, engine = serve(refusal, state)
+    refusal, log = answer({"message": "No such container: x"}, 404), chunked(frame(f"{STAMP} last words\n".encode()))
+    state = refusal if gone else answer({"State": {"Status": "exited", "ExitCode": 0}})
+    _, engine = serve(log, state, log)
+    lines, it = list[str](), launcher(engine)
     with pytest.raises(Lost, match="removed it") if gone else contextlib.nullcontext():
-        assert launcher(engine).collect(job()) is None
+        assert loop.wait_for(it.follow(job(), lines.append)).exit_code == 0 and it.collect(job()) is None
+    assert lines == ["last words"], "once, though the log is read again"
 
 
 def test_an_engine_that_drips_after_an_image_was_sent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch):

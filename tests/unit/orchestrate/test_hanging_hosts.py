@@ -30,16 +30,17 @@ class HangingLauncher(FakeLauncher):
     hangs = ""
 
     def __getattribute__(self, name: str) -> object:
-        if name == object.__getattribute__(self, "hangs"):
+        hangs = object.__getattribute__(self, "hangs")
+        if name == ("wait" if hangs == "follow" else hangs):
             return lambda *_: time.sleep(3600)
         return object.__getattribute__(self, name)
 
-    def follow(self, job, on_line, on_turn=None):
+    def wait(self, job, on_line):
         while self.hangs in ("log", "stop"):
             if self.hangs == "log":
                 on_line("one more line")
             time.sleep(0.01)
-        return super().follow(job, on_line)
+        return super().wait(job, on_line)
 
 
 class HangingBench(Bench):

@@ -26,6 +26,7 @@ import anyio
 import pytest
 import urllib3
 
+from orchestrate import loop
 from orchestrate.connections.link import parse_line
 from orchestrate.engines import bounded
 from orchestrate.engines.base import Launcher, QueueLauncher
@@ -122,7 +123,7 @@ def live(launcher: Launcher, job: Job) -> None:
             launcher.submit([job])
         launcher.start(job)
         turns = Asked()
-        ending = launcher.follow(job, lambda line: None, lambda turn: turns.add())
+        ending = loop.wait_for(launcher.follow(job, lambda line: None, lambda turn: turns.add()))
         record = judge(job, ending, launcher.collect(job), started_at=now())
         assert from_json(to_json(record)) == record, "what was accepted can be read again"
         assert all(isinstance(name, str) for name in launcher.running("r"))
@@ -424,7 +425,6 @@ def test_no_answer_of_kubernetes_does_more_than_fail_its_fleet(monkeypatch: pyte
         "list_node": {"items": [node()], "metadata": {"resourceVersion": "5"}},
         "list_namespaced_pod": {"items": [pod], "metadata": {"resourceVersion": "5", "continue": ""}},
         "create_namespaced_job": manifest,
-        "read_namespaced_job": manifest,
         "list_namespaced_job": {"items": [manifest], "metadata": {"resourceVersion": "5"}},
         "list_namespaced_event": {"items": [event], "metadata": {}},
         "delete_namespaced_job": {"status": "Success"},

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, always_running
-from orchestrate.engines.invocation import container_document, job_container
+from orchestrate.engines.base import Ending, Launcher, OutputLine
+from orchestrate.engines.invocation import job_container
 from orchestrate.errors import Lost, Unreachable
 from orchestrate.events import Event, HostLost, JobResult, Warned
 from orchestrate.inventory.addresses import DockerAddress
@@ -55,7 +55,7 @@ class MeetingLauncher(FakeLauncher):
     waits: dict[str, threading.Event]
     parties: int | None
 
-    def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+    def wait(self, job: Job, on_line: OutputLine) -> Ending:
         if job.member is not None and "follow" not in self._machine.failures:
             meeting = threading.Barrier(self.parties or job.case.num_hosts)
             self.started.setdefault(f"{job.case.name}.{job.origin.repeat}", meeting).wait(patience())
@@ -63,7 +63,7 @@ class MeetingLauncher(FakeLauncher):
         while job.member is not None and event is not None and not event.wait(0.02):
             if job.id in self._machine.stopped:
                 break
-        return super().follow(job, on_line, on_turn)
+        return super().wait(job, on_line)
 
 
 class Bench(test_run.Bench):
@@ -112,7 +112,7 @@ def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: P
     assert chief.member is not None
     on_host = dataclasses.replace(chief, member=dataclasses.replace(chief.member, network="host"))
     jobs = (chief, bench.plan.hosts[0].jobs[0], on_host)
-    documents = [container_document(job_container(job, bench.hosts[0], "image")) for job in jobs]
+    documents = [job_container(job, bench.hosts[0], "image") for job in jobs]
     chiefs, alone, hosts = (document["HostConfig"] for document in documents)
     assert [made["NetworkDisabled"] for made in documents] == [False, True, False]
     assert [made["NetworkMode"] for made in (chiefs, alone, hosts)] == ["bridge", "none", "host"]

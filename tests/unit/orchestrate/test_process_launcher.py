@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrate import loop
 from orchestrate.engines.ssh import channel
 from orchestrate.engines.ssh.launcher import ProcessLauncher
 from orchestrate.inventory.hosts import Host
@@ -35,7 +36,7 @@ def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
     """Start a repeat, follow it to its end and return its output and exit code."""
     assert it.start(job) is False
     lines: list[str] = []
-    ending = it.follow(job, lines.append)
+    ending = loop.wait_for(it.follow(job, lines.append))
     return lines, ending.exit_code
 
 
@@ -112,7 +113,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stop_asks_first_and_kills_what_ignores_it(tmp_path: Path, quick: None, program, exit_code, record):
     it = launcher(tmp_path, f"{program}{READY}time.sleep(600)")
     it.start(JOB)
-    ending = it.follow(JOB, lambda line: threading.Thread(target=it.stop, args=(JOB,)).start())
+    ending = loop.wait_for(it.follow(JOB, lambda line: threading.Thread(target=it.stop, args=(JOB,)).start()))
     assert (ending.exit_code, it.collect(JOB)) == (exit_code, record)
 
 
@@ -128,6 +129,6 @@ def test_a_damaged_state_loses_no_repeat_that_has_ended(tmp_path: Path, damaged:
     it = launcher(tmp_path, "open(output, 'w').write('{}')")
     assert run(it) == ([], 0)
     (folder(tmp_path) / "state.json").write_bytes(damaged)
-    assert it.start(JOB) is True and it.follow(JOB, print).exit_code == 0 and it.collect(JOB) == b"{}"
+    assert it.start(JOB) is True and loop.wait_for(it.follow(JOB, print)).exit_code == 0 and it.collect(JOB) == b"{}"
     it.remove(JOB)
     assert not folder(tmp_path).exists()

@@ -166,10 +166,12 @@ class FakeServer:
         self.drop("jobs", name)
 
     def list(self, kind: str, query: dict[str, str]) -> Object:
-        """Return a list of the objects with some labels."""
+        """Return a list of the objects with some labels, or with a name."""
         wanted = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
         with self.changed:
             items = [item for item in self.all(kind) if wanted.items() <= item["metadata"].get("labels", {}).items()]
+            _, selects, name = query.get("fieldSelector", "").partition("metadata.name=")
+            items = [item for item in items if not selects or item["metadata"]["name"] == name]
             return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": json.loads(json.dumps(items))}
 
     def follow(self, pod: str, *, follow: bool) -> Iterator[str]:
