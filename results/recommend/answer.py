@@ -57,16 +57,6 @@ HOST_FAILURES = frozenset({"unreachable", "pull_failed", "lost", "stopped", "inv
 
 COMPILERS = {"on": ", XLA", "replica": ", XLA", "off": ", no XLA", "": ""}
 
-CONDITIONS = ("synthetic", "real", "averaged", "gradient", "unpadding", "fused")
-"""First words of the parts of a row's note that describe how it was measured."""
-
-YEARS = {
-    "2020": r"NGC 20\.06|TF 1\.15\.[34]|TF 2\.[23]\.0",
-    "2021": r"PyTorch 1\.9\.|TF 1\.15\.5|TF 2\.4\.1",
-    "2022": r"PyTorch 1\.13\.",
-}
-"""Software of published figures, by year; other sources do not state it."""
-
 OTHER_NOTE = (
     f"other software than the first rows: only differences above a factor of {1 + OTHER_VERSION:g} (versions of one "
     f"framework) or {1 + OTHER_SOFTWARE:g} (others) decide"
@@ -260,13 +250,12 @@ def _published(row: Mapping[str, str]) -> dict[str, Any]:
     batch = row["batch_per_gpu"] or "not stated"
     what = f"{row['model']} {row['precision']} ×{row['num_gpus']}: {row['samples_per_second']} {row['unit']}/s"
     framework = re.sub(r"\+\w+|, NVIDIA DeepLearningExamples|tf_cnn_benchmarks, | \(.*\)", "", row["framework"])
-    year = next((year for year, pattern in YEARS.items() if re.search(pattern, row["framework"])), "")
-    conditions = [part.strip() for part in row["note"].split(";") if part.strip().startswith(CONDITIONS)]
+    software = f"{row['source']}: {row['framework']}{COMPILERS[row['xla']]}"
     return {
         "samples_per_second": float(row["samples_per_second"]),
-        "origin": ", ".join(filter(None, (row["source"].split()[0], framework, year))),
+        "origin": ", ".join(filter(None, (row["source"].split()[0], framework, row["year"]))),
         "batch": batch,
-        "setting": ", ".join([f"{row['source']}: {row['framework']}{COMPILERS[row['xla']]}", *conditions]),
+        "setting": ", ".join(filter(None, (software, row["conditions"]))),
         "sources": (f"{what}, batch {batch}; {row['framework']}; {row['source']}, {row['url']}",),
     }
 
