@@ -19,7 +19,7 @@ from results.text import counted
 from results.text import printable as printable
 
 READABLE_LETTERS = 24
-"""Smallest width of a column of sentences, halved only if the table is too wide without its optional columns."""
+"""Smallest width of a column of sentences, halved if the table is too wide without its optional columns."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Grid:
         columns: Headings; a suffix `>` marks a right-aligned column of numbers.
         notes: Lines below the table.
         optional: Headings of columns hidden on a narrow terminal, in this order.
-        important: Optional columns that are kept longer: sentences are made narrower before these are hidden.
     """
 
     title: str
@@ -38,7 +37,6 @@ class Grid:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default_factory=tuple)
     optional: Sequence[str] = ()
-    important: Sequence[str] = ()
 
     @property
     def headings(self) -> list[str]:
@@ -113,8 +111,7 @@ def print_grid(grid: Grid, console: Console) -> None:
             _print_table(replace(rest, rows=rows), widths, console)
     elif grid.columns:
         _print_blocks(grid, console)
-    optional = [name for name in (*grid.optional, *grid.important) if name in grid.headings]
-    if fit and (hidden := [name for name in optional if name not in fit[0].headings]):
+    if fit and (hidden := [name for name in grid.optional if name in {*grid.headings} - {*fit[0].headings}]):
         print_line(f"not shown at this width: {', '.join(hidden)}; all columns: | less -S", console, style="dim")
     for note in grid.notes:
         print_line(note, console, style="dim")
@@ -123,13 +120,11 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 def _fitting(grid: Grid, console: Console) -> tuple[Grid, list[int]] | None:
     """Return the columns that fit side by side and their widths; None: a name or number would be split."""
-    first = [name for name in grid.optional if name in grid.headings]
-    hidden = [*first, *(name for name in grid.important if name in grid.headings)]
-    for count in range(len(hidden) + 1):
-        shown = grid.only([place for place, name in enumerate(grid.headings) if name not in hidden[:count]])
-        for letters in [READABLE_LETTERS] if count < len(first) else [READABLE_LETTERS, READABLE_LETTERS // 2]:
-            if widths := _widths(shown, console, letters):
-                return shown, widths
+    counts = range(len(grid.optional) + 1)
+    for hidden, letters in [*((count, READABLE_LETTERS) for count in counts), (len(counts), READABLE_LETTERS // 2)]:
+        kept = [place for place, name in enumerate(grid.headings) if name not in grid.optional[:hidden]]
+        if widths := _widths(shown := grid.only(kept), console, letters):
+            return shown, widths
     return None
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from results.schema import BatchNorm, Case, Check, Data, Device, InputLimit, Measurement, Mode, Status, Telemetry
-from results.schema.case import network_refusal, tuning_refusal
+from results.schema.case import case_refusal
 from results.schema.networks import NETWORKS, Network
 from tfbench import devices, models, ranks
 from tfbench.device_case import measure_devices, with_product_rates
@@ -443,7 +443,7 @@ def refuse_unsupported(case: Case, network: Network) -> None:
     """Raise for cases that cannot be measured, before anything is built."""
     if refusal := validity.keras_refusal(keras_version(), case.replicas):
         raise CaseFailedError(Status.UNSUPPORTED, refusal)
-    if refused := network_refusal(case, network) or tuning_refusal(case):
+    if refused := case_refusal(case, network):
         raise CaseFailedError(Status.UNSUPPORTED, refused.text)
 
 

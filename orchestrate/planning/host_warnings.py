@@ -139,7 +139,7 @@ def _warnings(host: Host, facts: Facts, mates: Iterable[Facts]) -> Iterator[str]
         yield missing_gpus
     used = [state for state in facts.gpu_states if host.gpus is None or state.index in host.gpus]
     for named, warning in grouped_warnings(used, Moment.IDLE):
-        yield f"{named}: {warning.seen}: {warning.rule.why}. To fix it: {warning.fix}"
+        yield f"{named}: {warning.seen}: {warning.why}. To fix it: {warning.fix}"
     for problem in facts.gpu_problems:
         yield f"{problem}. Run python -m tfbench.doctor there: it shows why, and how to fix it"
     present = [gpu.index for gpu in facts.gpus]

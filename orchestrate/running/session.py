@@ -25,7 +25,7 @@ from orchestrate.running.context import Abandoned, RunContext, StorageFailed, al
 from orchestrate.running.judge import failed_record, judge, now
 from orchestrate.running.state import PART_DONE, QUEUED
 from results.schema import Record, Status
-from results.schema.progress import State, Step, parse_line
+from results.schema.progress import Step, parse_line
 from results.text import counted
 
 REQUEST_SECONDS = 420.0
@@ -377,7 +377,7 @@ class RunningPart:
         self._last_line_at = time.monotonic()
         self._keep(line)
         match parse_line(line):
-            case State(name):
+            case str(name):
                 self.session.state(self.job, name)
             case Step() as step if time.monotonic() >= self._next_step:
                 self._next_step = time.monotonic() + STEP_SECONDS

@@ -31,7 +31,7 @@ from results.schema import (
     kind_of,
     range_of,
 )
-from results.schema.case import network_refusal, tuning_refusal
+from results.schema.case import case_refusal
 from results.schema.networks import NETWORKS
 
 FOLDER = Path(__file__).parent
@@ -114,8 +114,7 @@ class CaseBlock(_Settings):
             yield "batch_per_gpu", f"batch_per_gpu has no value for {', '.join(missing)}. {example}"
             return
         cases = _cases(self, Device.GPU)
-        refusals = {network_refusal(case, NETWORKS[case.model]) or tuning_refusal(case): None for case in cases}
-        for refused in filter(None, refusals):
+        for refused in filter(None, dict.fromkeys(case_refusal(case, NETWORKS[case.model]) for case in cases)):
             yield refused.key, f"{refused.text}. Remove it, or write a separate case"
 
 

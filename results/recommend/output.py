@@ -235,8 +235,8 @@ def advice_grid(advice: Advice) -> Grid:
     ]
     columns = ["GPU", "samples/s>", "ratio>", "from", "batch>", "USD/h (offers)>", "M/USD>", "hours>", "wins below>"]
     title = f"{advice.title}: {advice.question.samples / 1e6:g} M samples"
-    optional, important = ("batch", "from", "M/USD", "ratio"), ("hours", "wins below")
-    return Grid(title, [*columns, "notes"], rows, advice.notes, optional, important).without_empty_columns()
+    optional = ("batch", "from", "M/USD", "ratio")
+    return Grid(title, [*columns, "notes"], rows, advice.notes, optional).without_empty_columns()
 
 
 def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:

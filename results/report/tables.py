@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from results.report.comparison import fleet_pairs, ratio_grids, repeated, scaling_grid
 from results.runs.store import StoredRecord
-from results.schema import SETTINGS, TUNING, Case, Device, DeviceResult, Mode, Record
+from results.schema import SETTINGS, Case, Device, DeviceResult, Mode, Record
 from results.stats import estimate
 from results.table.cell_text import fleet_notes, missing_hosts, rate_text, value_text, warning_notes
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Row, identity_text, place_of, software_of
@@ -125,7 +125,7 @@ def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str
     for name in _SETTINGS:
         values = {row.case.model: getattr(row, name) for row in rows}  # by network
         usual = all(value == getattr(Case(model=model), name) for model, value in values.items())
-        if name in varying or (usual and (brief or name in TUNING)):
+        if name in varying or (usual and (brief or SETTINGS[name].tuning)):
             continue
         networks = grouped((value, model) for model, value in values.items())
         known = {value: "" if len(networks) == 1 else f" ({', '.join(of)})" for value, of in networks.items()}

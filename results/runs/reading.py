@@ -1,27 +1,25 @@
 """Parses untrusted records of hosts: pydantic checks each field against `results.schema`.
 
-A record is rejected, with all mistakes at once, for duplicate keys, wrong types, values outside
-their types, inconsistent numbers, or status `ok` without a passed validity check. Records of older versions
-are upgraded; unknown keys, as newer versions may add them, are ignored and named.
+A record is rejected, with all mistakes at once, for wrong types, values outside their types, inconsistent numbers, or
+status `ok` without a passed validity check. Records of older versions are upgraded; unknown keys, as newer versions may
+add them, are ignored, but for a setting of the case: with it, something else was measured.
 
 A field that is only added needs a default and nothing here. A field that is removed, renamed or changed raises the
-version of its document and has a row in its table of changes; see CONTRIBUTING.md.
+version of its document; if it was renamed, or other values of it are refused, it has a row here; see CONTRIBUTING.md.
 """
 
 from __future__ import annotations
 
-import collections
 import functools
-import json
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
+import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from results.schema import SCHEMA_VERSION, Record
+from results.schema import SCHEMA_VERSION, SETTINGS, Record
 from results.schema.record_json import MAX_RECORD_BYTES, NewerRecord, RecordError, contradictions
 
 MAX_PROBLEMS = 20
@@ -31,47 +29,23 @@ T = TypeVar("T")
 
 
 def from_json(text: str | bytes) -> Record:
-    """Return the record of `parse_record`."""
-    return parse_record(text)[0]
-
-
-def parse_record(text: str | bytes) -> tuple[Record, tuple[str, ...]]:
     """Parse and check a record.
 
     Args:
         text: Untrusted text, at most `MAX_RECORD_BYTES`.
 
-    Returns:
-        The record, and the paths of keys that the schema does not have, without indices of lists; at most
-        `MAX_PROBLEMS`.
-
     Raises:
-        NewerRecord: It has a newer version than this tfbench reads.
+        NewerRecord: It has a newer version than this tfbench reads, or a setting that this one does not know.
         RecordError: Not a record; has up to `MAX_PROBLEMS` mistakes.
     """
     if len(text) > MAX_RECORD_BYTES:
         raise RecordError([f"larger than {MAX_RECORD_BYTES} bytes. Received: {len(text)}"])
     try:
-        document = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
+        document = pydantic_core.from_json(text, allow_inf_nan=False)
+    except ValueError as error:
         raise RecordError([f"not JSON: {error}"]) from error
     if not isinstance(document, dict):
         raise RecordError([f"must be a JSON object. Received: {_shown(document)}"])
-    _upgrade(document)
-    adapter = _adapter(Record)
-    unknown: tuple[str, ...] = ()
-    try:
-        record: Record = adapter.validate_python(document, extra="forbid")
-    except ValidationError as error:
-        unknown = _unknown_keys(error)
-        record = checked(Record, document)
-    if problems := contradictions(record):
-        raise RecordError(problems)
-    return record, unknown
-
-
-def _upgrade(document: dict[str, Any]) -> None:
-    """Change a parsed record of an older version into one of the current version."""
     version = document.get("schema_version")
     expected = f"schema_version must be 1 to {SCHEMA_VERSION}. Received: {_shown(version)}"
     if type(version) is not int or version < 1:
@@ -79,15 +53,13 @@ def _upgrade(document: dict[str, Any]) -> None:
     if version > SCHEMA_VERSION:
         raise NewerRecord([f"{expected}. A newer tfbench wrote this record: update tfbench to read it"])
     upgrade(document, version, RECORD_CHANGES)
-    document["schema_version"] = SCHEMA_VERSION
-
-
-def _unknown_keys(error: ValidationError) -> tuple[str, ...]:
-    """Return the paths of the keys that the schema does not have, without indices of lists."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [item["loc"] for item in errors if item["type"] == "unexpected_keyword_argument"]
-    paths = dict.fromkeys(_where(part for part in place if isinstance(part, str)) for place in places)
-    return tuple(paths)[:MAX_PROBLEMS]
+    for case in _holders(document, ["case"]):
+        if new := [name for name, value in case.items() if name not in SETTINGS and value not in (None, False)]:
+            raise NewerRecord([f"case: this tfbench does not know {_shown(new)}: update it to read this record"])
+    record = checked(Record, document | {"schema_version": SCHEMA_VERSION})
+    if problems := contradictions(record):
+        raise RecordError(problems)
+    return record
 
 
 def checked(kind: Callable[..., T], document: object) -> T:
@@ -104,23 +76,8 @@ def checked(kind: Callable[..., T], document: object) -> T:
     return built
 
 
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return pydantic's validator of a dataclass, cached because building it takes milliseconds."""
-    return TypeAdapter(kind)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number in JSON")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object, rejecting duplicate keys: JSON readers differ in which of them counts."""
-    built = dict(pairs)
-    if len(built) != len(pairs):
-        (key, count), *_ = collections.Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {_shown(key)} appears {count} times")
-    return built
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+"""Pydantic's validator of a dataclass, cached because building it takes milliseconds."""
 
 
 _BRIEF = reprlib.Repr()
@@ -133,22 +90,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
+_MISTAKES = {"missing": "is missing", "dataclass_type": "must be an object"}
+"""By type of pydantic's errors, if its own words are not clear."""
+
+
 def _problem(error: ErrorDetails) -> str:
-    """Format a pydantic error as a line: where, what was expected, what was received."""
-    where = _where(error["loc"]) or "record"
-    match error["type"]:
-        case "missing":
-            return f"{where}: missing"
-        case "dataclass_type":
-            return f"{where}: must be an object. Received: {_shown(error['input'])}"
-        case _:
-            message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-            return f"{where}: {message}. Received: {_shown(error['input'])}"
-
-
-def _where(parts: Iterable[str | int]) -> str:
-    """Format the place of a value: `measurement.ranks[0].rank`."""
-    return "".join(_step(part) for part in parts).removeprefix(".")
+    """Format a pydantic error as a line: where (`measurement.ranks[0].rank`), what was expected, what was received."""
+    where = "".join(map(_step, error["loc"])).removeprefix(".") or "record"
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{where}: {_MISTAKES.get(error['type'], message)}. Received: {_shown(error['input'])}"
 
 
 def _step(part: str | int) -> str:
@@ -157,13 +107,12 @@ def _step(part: str | int) -> str:
     return f".{part if part.isidentifier() and part.isascii() else _shown(part)}"
 
 
-@dataclass(frozen=True)
-class FieldChange:
-    """A field, or a value of one, that a version no longer has.
+class FieldChange(NamedTuple):
+    """A field of an older version that another one has replaced, or that could not have any value today.
 
     Attributes:
-        path: Names from the document to the field, separated by dots; lists are entered. `field=value`: only the value.
-        renamed: Its new name, in the same object; empty: removed. A document with a removed value is refused.
+        path: Names from the document to the field, separated by dots; lists are entered.
+        renamed: Its new name, in the same object; empty: removed.
         only: The one value that a removed setting may have, because another one measured something else; `...`: any.
     """
 
@@ -185,23 +134,16 @@ CASE_CHANGES: Mapping[int, Sequence[FieldChange]] = {
 
 RECORD_CHANGES: Mapping[int, Sequence[FieldChange]] = {
     1: (
-        *(FieldChange(f"case.{change.path}", change.renamed, change.only) for change in CASE_CHANGES[1]),
-        FieldChange("case.optimizer=lamb"),
-        FieldChange("environment.tf32_observed_in_convolution"),
-        FieldChange("measurement.seed"),
-        FieldChange("measurement.losses"),
-        FieldChange("telemetry.cpu_energy_joules"),
+        *(change._replace(path=f"case.{change.path}") for change in CASE_CHANGES[1]),
         FieldChange("device_results.compiled", only=False),
         FieldChange("device_results.peer", only=None),
-        FieldChange("device_observations.xid_errors"),
-        FieldChange("device_observations.xid_known"),
         FieldChange("device_observations.clock_mean_mhz", "sm_clock_mhz"),
         FieldChange("device_observations.clock_max_mhz", "sm_clock_max_mhz"),
         FieldChange("device_observations.power_mean_watts", "power_watts"),
         FieldChange("device_observations.temperature_max_celsius", "temperature_celsius"),
     )
 }
-"""By `schema_version` of the record that still had the field."""
+"""By `schema_version` of the record that still had the field; a removed field without a row is ignored."""
 
 
 def upgrade(document: dict[str, Any], version: int, changes: Mapping[int, Sequence[FieldChange]]) -> None:
@@ -215,24 +157,17 @@ def upgrade(document: dict[str, Any], version: int, changes: Mapping[int, Sequen
     Raises:
         RecordError: A removed setting has a value other than the one that remains.
     """
-    for _, rows in sorted((number, rows) for number, rows in changes.items() if number >= version):
-        for change in rows:
-            *parents, name = change.path.split(".")
-            for holder in _holders(document, parents):
-                _apply(change, name, holder)
-
-
-def _apply(change: FieldChange, name: str, holder: dict[str, Any]) -> None:
-    name, _, gone = name.partition("=")
-    if name not in holder or (gone and holder[name] != gone):
-        return
-    value = holder.pop(name)
-    if change.renamed:
-        holder.setdefault(change.renamed, value)
-    elif gone or change.only not in (..., value):
-        received = f"Received: {str(value)[:80]!r}"
-        no_longer = f"{change.path}: tfbench no longer has this setting. Use a version that has it. {received}"
-        raise RecordError([no_longer])
+    for change in (change for number in sorted(changes) if number >= version for change in changes[number]):
+        *parents, name = change.path.split(".")
+        for holder in _holders(document, parents):
+            if name not in holder:
+                continue
+            value = holder.pop(name)
+            if change.renamed:
+                holder.setdefault(change.renamed, value)
+            elif change.only not in (..., value):
+                gone = f"{change.path}: tfbench no longer has this setting. Use a version that has it"
+                raise RecordError([f"{gone}. Received: {_shown(value)}"])
 
 
 def _holders(value: object, parents: Sequence[str]) -> Iterator[dict[str, Any]]:

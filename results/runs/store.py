@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from results.errors import NotARun, UserError
-from results.runs.reading import parse_record
+from results.runs.reading import from_json
 from results.schema import Record
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
 from results.text import path_text
@@ -44,13 +44,11 @@ class StoredRecord:
         path: The file.
         record: Its content; None: the file is not a record.
         error: Why it is not a record.
-        unknown: Its keys that this version of tfbench does not know, which were ignored.
     """
 
     path: Path
     record: Record | None
     error: RecordError | None = None
-    unknown: tuple[str, ...] = ()
 
 
 class ReadingNotes:
@@ -69,13 +67,11 @@ class ReadingNotes:
         self._files[path.parent, problem].append(path)
 
     def of(self, stored: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield records, and add why a file is not a record, or the unknown keys of a record."""
+        """Yield records, and add why a file is not a record."""
         for item in stored:
             if item.error is not None:
                 self.add_problem(item.path, f"not a record, excluded: {'; '.join(item.error.problems[:3])}")
                 self.unread += 1
-            elif item.unknown:
-                self.add_problem(item.path, f"{UNKNOWN_KEYS} {', '.join(item.unknown)}")
             yield item
 
     def lines(self) -> list[str]:
@@ -83,43 +79,33 @@ class ReadingNotes:
         return [f"{_named(files)}: {problem}" for (_, problem), files in self._files.items()]
 
 
-UNKNOWN_KEYS = "keys that this tfbench does not know, as a newer one may write, are ignored:"
-
-
 class Journal:
-    """Appends events to a run, each in one system call; thread-safe.
+    """Appends events to a run, each in one system call; callers take turns.
 
     Args:
-        descriptor: File descriptor, open for reading and appending.
+        path: The file; created if missing.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
-        self._lock = threading.Lock()
-        size = os.fstat(descriptor).st_size
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a+b", buffering=0)
+        size = self._file.tell()
         # A controller that died while writing left an incomplete line. Without a newline the next event is lost too.
-        self._torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
+            self._file.write(b"\n")
 
     def append(self, document: dict[str, Any]) -> None:
-        """Append one event; does nothing after `close`.
+        """Append one event; does nothing after `close`: an abandoned thread may be late.
 
         Raises:
             ValueError: A number is not finite.
         """
         line = f"{_LINE.encode(document)}\n".encode("utf-8", "backslashreplace")  # a path may hold any bytes
-        with self._lock:
-            if self._descriptor is None:
-                return
-            whole = b"\n" + line if self._torn else line
-            self._torn = True
-            self._torn = os.write(self._descriptor, whole) < len(whole)
+        if not self._file.closed:
+            self._file.write(line)
 
     def close(self) -> None:
-        """Close the file; an abandoned thread may append later, when the descriptor belongs to another file."""
-        with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-            self._descriptor = None
+        """Close the file."""
+        self._file.close()
 
 
 @dataclass(frozen=True)
@@ -212,13 +198,7 @@ class RunFolder:
         return self.path / "logs" / f"{_checked_name(job_id, 'job id')}.log"
 
     def write_plan(self, text: str) -> None:
-        """Write the plan.
-
-        Raises:
-            UserError: It was already written.
-        """
-        if self.plan_path.exists():
-            raise UserError(f"{self.plan_path}: a plan does not change once written. Start a new run.")
+        """Write the plan of a new run."""
         _write_whole(self.plan_path, text)
 
     def read_plan(self) -> bytes:
@@ -229,15 +209,13 @@ class RunFolder:
         """
         try:
             return self.plan_path.read_bytes()
-        except FileNotFoundError as error:
-            why = "The run ended before its plan was written, or was copied without it."
-            raise NotARun(f"{self.plan_path}: missing. {why}") from error
         except OSError as error:
-            raise NotARun(f"{self.plan_path}: cannot be read: {error.strerror}. Check its permissions.") from error
+            why = "A run that ended before its plan was written, or was copied without it, has none."
+            raise NotARun(f"{self.plan_path}: cannot be read: {error.strerror}. {why}") from error
 
     def journal(self) -> closing[Journal]:
         """Open the events for appending, within a `with` block."""
-        return closing(Journal(os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)))
+        return closing(Journal(self.events_path))
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in order; lines left incomplete by a crash are skipped."""
@@ -283,16 +261,24 @@ class RunFolder:
 
 
 def read_stored(path: Path) -> StoredRecord:
-    """Read and check a record file, at most `MAX_RECORD_BYTES`."""
+    """Read and check a record file, at most `MAX_RECORD_BYTES`.
+
+    Run folders are copied between machines and may contain anything; reading a pipe would block forever, and a device
+    never ends.
+    """
     try:
-        record, unknown = parse_record(read_file(path, MAX_RECORD_BYTES + 1))
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        with path.open("rb") as file:  # its `read` goes on after a short one
+            content = file.read(min(MAX_RECORD_BYTES + 1, state.st_size))
+        return StoredRecord(path, from_json(content))
     except RecordError as error:
         return StoredRecord(path, None, error)
     except OSError as error:
         unreadable = RecordError([f"cannot be read: {error.strerror or error}"])
         unreadable.__cause__ = error
         return StoredRecord(path, None, unreadable)
-    return StoredRecord(path, record, unknown=unknown)
 
 
 def latest_run(runs_dir: Path) -> Path:
@@ -315,9 +301,8 @@ def run_folders(runs_dir: Path) -> list[Path]:
         return []
 
 
-def is_folder(path: Path) -> bool:
-    """Return whether a path is an accessible folder."""
-    return os.path.isdir(path)  # noqa: PTH112 (pathlib raises for names that are too long)
+is_folder, _is_file = os.path.isdir, os.path.isfile
+"""Whether a path is an accessible folder or file; pathlib's raise for names that are too long."""
 
 
 def runs_dir() -> Path:
@@ -369,10 +354,6 @@ def _found(names: Sequence[str], folder: Path | None) -> list[Path]:
     return found or [latest_run(folder)]
 
 
-def _is_file(path: Path) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113 (pathlib raises for names that are too long)
-
-
 def _planned_at(run: Path) -> float:
     """Return the modification time of the plan, else of the folder, in seconds since the epoch."""
     plan = run / "plan.json"
@@ -391,26 +372,6 @@ def _checked_name(name: str, what: str) -> str:
             f"{what} must be 1 to {MAX_NAME_LENGTH} letters, digits, '.', '_', '+' or '-'. Received: {name[:80]!r}"
         )
     return name
-
-
-def read_file(path: Path, most: int) -> bytes:
-    """Read at most `most` bytes of a regular file.
-
-    Run folders are copied between machines and may contain anything; reading a pipe would block forever, and a device
-    never ends.
-
-    Raises:
-        OSError: It is missing, not a regular file, or cannot be read.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        with open(descriptor, "rb", closefd=False) as file:  # goes on after a short read
-            return file.read(min(most, state.st_size))
-    finally:
-        os.close(descriptor)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -17,25 +17,19 @@ from results.runs.store import RunFolder, StoredRecord
 from results.schema import Status
 from results.text_table import Grid
 
-TIMED, FAILED, OTHER, WAITING, PULL, REPEATS = "timed steps", "failed", "other", "waiting", "pull", "repeats"
+FAILED, OTHER, WAITING, PULL, REPEATS = "failed", "other", "waiting", "pull", "repeats"
 
-KINDS = (TIMED, "warm-up", "compilation", "building", "start", "peaks", "checks", PULL, WAITING, FAILED, OTHER)
+KINDS = ("timing", "warming", "compiling", "building", "starting", "peaks", "checking", PULL, WAITING, FAILED, OTHER)
 """What time is spent on, in the order of the table: the timed steps, then overhead."""
 
-KIND_OF_STATE: Mapping[str, str] = {
-    "starting": "start",
-    "building": "building",
-    "compiling": "compilation",
-    "checking": "checks",
-    "cooling": WAITING,
-    "warming": "warm-up",
-    "timing": TIMED,
-    "peaks": "peaks",
-}
-"""By state of `results.schema.progress.STATES`; all others, and what is in no phase, are `OTHER`."""
+WHOLE = "whole repeat"
+"""From its start to its record, after any queue."""
 
-BEFORE_PHASES: Mapping[str, str] = {"launching": "start", "running": "start", "queued": WAITING}
+BEFORE_PHASES = {"launching": "starting", "running": "starting", "queued": WAITING}
 """By state of a repeat whose process has not started, which is in no record; `running`: a queue allocated a machine."""
+
+KIND_OF_STATE = {kind: kind for kind in KINDS} | BEFORE_PHASES | {"cooling": WAITING}
+"""By state of `results.schema.progress.STATES`; all others, and what is in no phase, are `OTHER`."""
 
 Spent = defaultdict[str, float]
 """Seconds by kind, job or host."""
@@ -48,62 +42,55 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
         stored: Records of any number of runs; events are read from the folders of the runs.
     """
     hosts = defaultdict[str, Spent](lambda: Spent(float))
-    readable = (item for item in stored if item.record is not None)
-    for folder, items in itertools.groupby(readable, lambda item: item.path.parent.parent):
-        before, repeats, pulls = _times(RunFolder(folder))
-        names: dict[str, str] = {}
-        for item in items:
-            assert item.record is not None, "see above"
-            origin, spent = item.record.origin, before[item.path.stem]
+    readable = ((item.path, item.record) for item in stored if item.record is not None)
+    for folder, records in itertools.groupby(readable, lambda item: item[0].parent.parent):
+        jobs, pulls = _times(RunFolder(folder))
+        for path, record in records:
+            origin, spent = record.origin, jobs[path.stem]
             host = f"{origin.fleet}/{origin.host}" if origin else "-"
-            names[host.replace("/", ".")] = host  # events have a dot between fleet and host
-            waited = spent[WAITING]
-            for phase in item.record.phases:
+            whole = spent.pop(WHOLE, 0.0) + spent[WAITING]
+            for phase in record.phases:
                 spent[KIND_OF_STATE.get(phase.name, OTHER)] += phase.seconds
-            spent[OTHER] += max(0.0, repeats[item.path.stem] + waited - sum(spent.values()))
+            spent[OTHER] += max(0.0, whole - sum(spent.values()))
             hosts[host][REPEATS] += 1
             for kind, seconds in spent.items():
-                hosts[host][kind if item.record.status is Status.OK else FAILED] += seconds
+                hosts[host][kind if record.status is Status.OK else FAILED] += seconds
+        names = {host.replace("/", "."): host for host in hosts}  # events have a dot between fleet and host
         for host, seconds in pulls.items():
             hosts[names.get(host, host)][PULL] += seconds
     return dict(sorted(hosts.items()))
 
 
-def _times(folder: RunFolder) -> tuple[defaultdict[str, Spent], Spent, Spent]:
+def _times(folder: RunFolder) -> tuple[defaultdict[str, Spent], Spent]:
     """Return durations from the events of a run.
 
     Returns:
-        Seconds by kind before the process started, by job; whole duration of each repeat after any queue, by job;
-        seconds spent pulling images, by host.
+        Seconds by kind before the process started and of the `WHOLE` repeat, by job; seconds spent pulling images, by
+        host.
     """
-    before, repeats, pulls = defaultdict[str, Spent](lambda: Spent(float)), Spent(float), Spent(float)
+    jobs, pulls = defaultdict[str, Spent](lambda: Spent(float)), Spent(float)
     begun = dict[str, tuple[str, float]]()
     with contextlib.suppress(OSError):  # a copied run may lack its events
         for event in folder.read_events():
-            kind, job, at = event.get("event"), str(event.get("job")), _seconds(event.get("at"))
-            if kind == "run_started":
-                begun.clear()  # states are unknown while there is no controller
-            elif kind == "image_ready":
-                pulls[str(event.get("host"))] += _number(event.get("seconds"))
-            elif kind in ("job_state", "job_result"):
-                state, since = begun.pop(job, ("", 0.0))
-                if state in BEFORE_PHASES and at is not None:
-                    before[job][BEFORE_PHASES[state]] += max(0.0, at - since)
-                if kind == "job_result":
-                    repeats[job] = _number(event.get("seconds"))
-                elif at is not None:
-                    state = str(event.get("state"))
-                    begun[job] = "running" if state.startswith("on ") else state, at
-                    if state == "launching":
-                        before.pop(job, None)  # a new attempt
-    return before, repeats, pulls
-
-
-def _seconds(stamp: object) -> float | None:
-    try:
-        return datetime.fromisoformat(str(stamp)).timestamp()
-    except (ValueError, OverflowError):
-        return None
+            with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError, OverflowError):  # damaged
+                kind, at = event["event"], datetime.fromisoformat(event["at"]).timestamp()
+                if kind == "run_started":
+                    begun.clear()  # states are unknown while there is no controller
+                elif kind == "image_ready":
+                    pulls[str(event["host"])] += _number(event["seconds"])
+                elif kind in ("job_state", "job_result"):
+                    job = event["job"]
+                    state, since = begun.pop(job, ("", at))
+                    if state in BEFORE_PHASES:
+                        jobs[job][BEFORE_PHASES[state]] += max(0.0, at - since)
+                    if kind == "job_result":
+                        jobs[job][WHOLE] = _number(event["seconds"])
+                    else:
+                        state = event["state"]
+                        begun[job] = "running" if state.startswith("on ") else state, at
+                        if state == "launching":
+                            jobs.pop(job, None)  # a new attempt
+    return jobs, pulls
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 (of a file)
@@ -131,8 +118,8 @@ def time_breakdown_grid(hosts: Mapping[str, Mapping[str, float]]) -> Grid | None
         "Where the time went",
         ["host", "repeats>", *(f"{kind}>" for kind in KINDS), "all>"],
         [*rows, ["share of all", "", *shares, _clock(total)]],
-        [f"minutes:seconds; timed steps are {whole[TIMED] / total:.0%} of what the hosts spent"],
-        (OTHER, "checks", "peaks", "building", "repeats", "start"),
+        [f"minutes:seconds; timing is {whole['timing'] / total:.0%} of what the hosts spent"],
+        (OTHER, "checking", "peaks", "building", "repeats", "starting"),
     ).without_empty_columns()
 
 

@@ -12,35 +12,6 @@ repeat writes, even after a failure; `results.runs.reading` parses and checks it
 
 from __future__ import annotations
 
-from results.schema.case import SETTINGS, TUNING, Case, Setting, default_of, kind_of, range_of
-from results.schema.enums import (
-    DEVICE_MODEL,
-    XLA,
-    AllReduceDtype,
-    BatchNorm,
-    Communication,
-    Data,
-    Device,
-    Mode,
-    Optimizer,
-    Precision,
-    Status,
-)
-from results.schema.record import (
-    GPU,
-    METHOD_VERSION,
-    SCHEMA_VERSION,
-    Check,
-    DeviceResult,
-    Environment,
-    InputLimit,
-    Latency,
-    Measurement,
-    Origin,
-    Phase,
-    Rank,
-    Record,
-    SoftWarning,
-    Telemetry,
-    Validity,
-)
+from results.schema.case import SETTINGS, Case, default_of, kind_of, range_of
+from results.schema.enums import *
+from results.schema.record import *

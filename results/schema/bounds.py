@@ -7,6 +7,7 @@ and are narrow enough that means, variances and ratios are finite, so commands n
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,59 +75,52 @@ class Range:
 
 
 @dataclass(frozen=True)
-class TextRule:
-    """What a text may be.
-
-    Attributes:
-        longest: Most characters.
-        name: Whether it is a name: on one line, without characters that are not shown or reorder others.
-        time: Whether it is a time in UTC, ISO 8601.
-    """
-
-    longest: int = 20_000
-    name: bool = False
-    time: bool = False
-
-    def __get_pydantic_core_schema__(self, source: type, handler: Any) -> Any:
-        """Return pydantic's schema of such a text."""
-        return _after(self._checked, {**handler(source), "strict": True})
-
-    def _checked(self, value: str) -> str:
-        if len(value) > self.longest:
-            raise ValueError(f"longer than {self.longest} characters")
-        if self.time and not _is_time(value):
-            raise ValueError("must be a time in UTC, e.g. 2026-11-01T10:00:00+00:00")
-        if not value.isprintable():
-            if any("\ud800" <= character <= "\udfff" for character in value):
-                raise ValueError("must be Unicode text, without halves of surrogate pairs")
-            if self.name:
-                raise ValueError("must be a name without control characters")
-        return value
-
-
-@dataclass(frozen=True)
-class Exactly:
+class Strictly:
     """A value that is never converted from another type, such as 1 to True.
 
     Attributes:
-        longest: Most entries of a list or object.
+        longest: Most characters of a text, or entries of a list or object; None: it has no length.
+        check: Returns the value, or raises ValueError; None: any is good.
     """
 
-    longest: int = MAX_LIST_LENGTH
+    longest: int | None = None
+    check: Callable[[Any], Any] | None = None
 
     def __get_pydantic_core_schema__(self, source: object, handler: Any) -> Any:
         """Return pydantic's schema of such a value."""
-        return {**handler(source), "strict": True} | ({} if source is bool else {"max_length": self.longest})
+        schema = {**handler(source), "strict": True, **({"max_length": self.longest} if self.longest else {})}
+        return _after(self.check, schema) if self.check else schema
 
 
-Flag = Annotated[bool, Exactly()]
-Text = Annotated[str, TextRule()]
+def _name(value: str) -> str:
+    """Check that a name is on one line, without characters that are not shown or reorder others."""
+    if not value.isprintable():
+        raise ValueError("must be a name without control characters")
+    return value
+
+
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)")
+
+FIRST_YEAR = 1970
+"""The clock of a host without a battery starts in 1970; its measurements are still good."""
+
+
+def _time(value: str) -> str:
+    """Check that a text is a time in UTC, ISO 8601."""
+    with contextlib.suppress(ValueError):  # e.g. 30 February
+        if _TIME.fullmatch(value) and datetime.fromisoformat(value).year >= FIRST_YEAR:
+            return value
+    raise ValueError("must be a time in UTC, e.g. 2026-11-01T10:00:00+00:00")
+
+
+Flag = Annotated[bool, Strictly()]
+Text = Annotated[str, Strictly(20_000)]
 """Output of programs: long, any Unicode, and escaped when shown."""
-Name = Annotated[str, TextRule(500, name=True)]
+Name = Annotated[str, Strictly(500, _name)]
 """The longest in use are image references with registry and digest."""
-Time = Annotated[str, TextRule(time=True)]
-ListOf = Annotated[list[T], Exactly()]
-Texts = Annotated[dict[Text, Text], Exactly(1000)]
+Time = Annotated[str, Strictly(50, _time)]
+ListOf = Annotated[list[T], Strictly(MAX_LIST_LENGTH)]
+Texts = Annotated[dict[Text, Text], Strictly(1000)]
 """An environment has about a dozen relevant variables."""
 
 # Counts that a user sets or that follow from these, and what a host reports
@@ -152,23 +146,7 @@ Joules = Annotated[float, Range(0, 1e18, "J")]  # a large power station for 30 y
 Celsius = Annotated[float, Range(-273.15, 1000, "°C")]  # from absolute zero to above silicon's working range
 Megahertz = Annotated[float, Range(0, MOST, "MHz")]
 Share = Annotated[float, Range(0, 1.001)]  # 0.1 % for the rounding of sums of times
-Utilisation = Annotated[float, Range(0, 1e9)]  # above 1 where the measured peak was too low
-Variation = Annotated[float, Range(0, 450)]  # not above the root of MAX_LIST_LENGTH
 Drift = Annotated[float, Range(-1, 1e18, closest_to_zero=0)]  # a ratio of times minus 1
-StepRatio = Annotated[float, Range(0, 1e18)]  # 1e9 s over a nanosecond
+Ratio = Annotated[float, Range(0, 1e18)]  # 1e9 s over a nanosecond
 Loss = Annotated[float, Range(-3.5e38, 3.5e38, closest_to_zero=0)]  # a float32
 Shown = Annotated[float, Range(-1e84, 1e84, closest_to_zero=0)]  # a ratio of two float32, never computed with
-
-_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)")
-
-FIRST_YEAR = 1970
-"""The clock of a host without a battery starts in 1970; its measurements are still good."""
-
-
-def _is_time(value: str) -> bool:
-    if not _TIME.fullmatch(value):
-        return False
-    try:
-        return datetime.fromisoformat(value).year >= FIRST_YEAR
-    except ValueError:  # e.g. 30 February
-        return False

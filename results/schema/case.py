@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
@@ -177,20 +176,12 @@ class Case:
 
     def flags(self) -> list[str]:
         """Return the command line of `python -m tfbench` that measures this case."""
-        named = self.changed
-        if self.num_hosts == 1:
-            named.pop("communication", None)  # one host does not communicate
-        else:
-            named["communication"] = self.communication
-        flags = [_flag(name, getattr(self, name)) for name in _ALWAYS]
-        return flags + [_flag(name, named[name]) for name in SETTINGS if name in named and name not in _ALWAYS]
+        named = [*_ALWAYS, *(name for name in self.changed if name not in _ALWAYS)]
+        return [_flag(name, getattr(self, name)) for name in named]
 
 
 SETTINGS: dict[str, Setting] = {item.name: item.metadata["setting"] for item in fields(Case)}
 """By field of `Case`, in the order of a record's keys."""
-
-TUNING: dict[str, Setting] = {name: setting for name, setting in SETTINGS.items() if setting.tuning}
-"""Settings that change how a step is executed but not what it computes."""
 
 _HINTS = typing.get_type_hints(Case, include_extras=True)
 
@@ -246,8 +237,24 @@ class CaseRefusal(NamedTuple):
     text: str
 
 
-def network_refusal(case: Case, network: Network) -> CaseRefusal | None:
-    """Return the first setting that a network does not support; None: it supports all."""
+def case_refusal(case: Case, network: Network | None) -> CaseRefusal | None:
+    """Return the first setting that the network or another setting does not support; None: all are supported.
+
+    Args:
+        case: A case.
+        network: That of the case; None: the device itself.
+    """
+    for refused, other, key, reason in (*(_network_rules(case, network) if network else ()), *_setting_rules(case)):
+        if refused:
+            return CaseRefusal(key, f"{key}: {getattr(case, key)} is not for {other}: {reason}")
+    return None
+
+
+Rules = list[tuple[bool, str, str, str]]
+"""Rows of: whether it refuses, the network or other setting, the setting, the reason."""
+
+
+def _network_rules(case: Case, network: Network) -> Rules:
     size, longest = case.size(network), math.inf if network.longest is None else network.longest
     rules = [(case.batch_norm not in network.parameters, "batch_norm", f"it has {' or '.join(network.parameters)}")]
     if network.image_size is None:
@@ -263,11 +270,10 @@ def network_refusal(case: Case, network: Network) -> CaseRefusal | None:
             (size < network.smallest, "image_size", f"it needs at least {network.smallest} pixels"),
             (size % network.multiple != 0, "image_size", f"it needs a multiple of {network.multiple}"),
         ]
-    return _first(case, ((refused, case.model, key, reason) for refused, key, reason in rules))
+    return [(refused, case.model, key, reason) for refused, key, reason in rules]
 
 
-def tuning_refusal(case: Case) -> CaseRefusal | None:
-    """Return the first conflict between settings, independent of the network; None: there is no conflict."""
+def _setting_rules(case: Case) -> Rules:
     trains, several = case.mode is enums.Mode.TRAIN, case.num_hosts > 1
     mode, precision, hosts = f"mode {case.mode}", f"precision {case.precision}", f"num_hosts {case.num_hosts}"
     dtype, on_cpus = case.all_reduce_dtype, case.device is enums.Device.CPU
@@ -282,12 +288,4 @@ def tuning_refusal(case: Case) -> CaseRefusal | None:
         (several and on_cpus and case.num_gpus > 1, hosts, "num_gpus", "TensorFlow uses one CPU device of each"),
         (several and case.min_seconds is not None, hosts, "min_seconds", steps),
     ]
-    return _first(case, rules)
-
-
-def _first(case: Case, rules: Iterable[tuple[bool, str, str, str]]) -> CaseRefusal | None:
-    """Return the first refusal of rows of: whether it applies, the other setting, the setting, the reason."""
-    for refused, other, key, reason in rules:
-        if refused:
-            return CaseRefusal(key, f"{key}: {getattr(case, key)} is not for {other}: {reason}")
-    return None
+    return rules

@@ -8,10 +8,10 @@ rules are evaluated before anything runs (`IDLE`: `doctor`, `check`, `plan`), ov
 from __future__ import annotations
 
 import enum
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from results.schema import bounds
 
@@ -19,8 +19,9 @@ DRIVER_FIXES = {
     "(NVML 4)": "give this user access to /dev/nvidia* (ls -l /dev/nvidia*), and the container or job its GPUs",
     "(NVML 9)": "the driver is not loaded: sudo modprobe nvidia; sudo dmesg | grep -i nvrm shows why not",
     "(NVML 18)": "the driver was updated under the loaded kernel module: restart the machine",
+    "": "restart the machine; sudo dmesg | grep -i nvrm may show why",
 }
-"""Fixes by the code of NVML's error. Source: nvml.h, nvmlReturn_t."""
+"""Fixes by the end of a problem, the code of NVML's error; the first match counts. Source: nvml.h, nvmlReturn_t."""
 
 
 def driver_fix(problem: str) -> str:
@@ -29,8 +30,7 @@ def driver_fix(problem: str) -> str:
     Args:
         problem: As `tfbench.probe` prints it under `driver_problem`.
     """
-    fixes = (fix for code, fix in DRIVER_FIXES.items() if problem.endswith(code))
-    return next(fixes, "restart the machine; sudo dmesg | grep -i nvrm may show why")
+    return next(fix for code, fix in DRIVER_FIXES.items() if problem.endswith(code))
 
 
 class Moment(enum.Flag):
@@ -249,45 +249,37 @@ class HealthRule:
     why: str
     fix: str
 
-    @property
-    def meaning(self) -> str:
-        """Why it matters and what to do, for any GPU."""
-        return f"{self.why}; {re.sub(r'{gpu[^}]*}', '…', self.fix)}"
 
+class HealthWarning(NamedTuple):
+    """A rule's finding about a GPU.
 
-@dataclass(frozen=True)
-class HealthWarning:
-    """A rule's finding about a GPU; the code identifies the rule."""
+    Attributes:
+        code: Identifies the rule; `why`, `value` and `limit` are the rule's.
+        seen: The finding with its figures, to follow the GPU's name and a colon.
+        fix: A command or step.
+        rejects: Whether this GPU must not be used; else its numbers may be too low or not comparable.
+    """
 
     code: str
-    rule: HealthRule
     gpu: GPUFacts
+    seen: str
+    why: str
+    fix: str
     value: float
-
-    @property
-    def rejects(self) -> bool:
-        """Whether this GPU must not be used; else its numbers may be too low or not comparable."""
-        return self.rule.reject is not None and not self.value <= self.rule.reject
-
-    @property
-    def seen(self) -> str:
-        """The finding with its figures, to follow the GPU's name and a colon."""
-        return self.rule.seen.format(gpu=self.gpu, value=self.value)
-
-    @property
-    def fix(self) -> str:
-        """A command or step."""
-        return self.rule.fix.format(gpu=self.gpu)
+    limit: float
+    rejects: bool
 
 
 def health_warnings(gpu: GPUFacts, moment: Moment) -> list[HealthWarning]:
     """Evaluate all rules of a moment, in the order of `RULES`."""
-    values = {code: rule.value(gpu) for code, rule in RULES.items() if moment in rule.moments}
-    return [
-        HealthWarning(code, RULES[code], gpu, value)
-        for code, value in values.items()
-        if value is not None and not value <= RULES[code].limit
-    ]
+    found = []
+    for code, rule in RULES.items():
+        value = rule.value(gpu) if moment in rule.moments else None
+        if value is not None and not value <= rule.limit:
+            seen, fix = rule.seen.format(gpu=gpu, value=value), rule.fix.format(gpu=gpu)
+            rejects = rule.reject is not None and not value <= rule.reject
+            found.append(HealthWarning(code, gpu, seen, rule.why, fix, value, rule.limit, rejects))
+    return found
 
 
 def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str, HealthWarning]]:

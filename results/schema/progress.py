@@ -45,13 +45,6 @@ class Step:
     unit: str
 
 
-@dataclass(frozen=True)
-class State:
-    """A phase of the repeat, one of `STATES`."""
-
-    name: str
-
-
 def state_line(name: str) -> str:
     """Format the line printed at the start of a phase."""
     return f"tfbench: state {name}"
@@ -73,10 +66,10 @@ _STATE = re.compile(rf"tfbench: state ({'|'.join(STATES)})\s*$")
 _STEP = re.compile(r"step +(\d{1,9}) +(\d{1,12}\.\d) (\w{1,20})/s ")
 
 
-def parse_line(line: str) -> Step | State | None:
-    """Parse a line; None: it is other output."""
+def parse_line(line: str) -> Step | str | None:
+    """Parse a line: a step, or the phase that begins, one of `STATES`; None: it is other output."""
     if match := _STATE.match(line):
-        return State(match[1])
+        return match[1]
     if match := _STEP.match(line):
         return Step(int(match[1]), float(match[2]), match[3])
     return None
@@ -94,10 +87,9 @@ _RECORD = re.compile(r"tfbench: record (\d{1,4})/(\d{1,4}) ([0-9a-f]{16}) ([A-Za
 def record_lines(payload: bytes) -> Iterator[str]:
     """Encode a record in lines."""
     packed, digest = base64.b64encode(zlib.compress(payload, 9)).decode("ascii"), _digest(payload)
-    count = -(-len(packed) // RECORD_CHARACTERS)
-    for number in range(count):
-        part = packed[number * RECORD_CHARACTERS : (number + 1) * RECORD_CHARACTERS]
-        yield f"tfbench: record {number + 1}/{count} {digest} {part}"
+    parts = re.findall(f".{{1,{RECORD_CHARACTERS}}}", packed)
+    for number, part in enumerate(parts, 1):
+        yield f"tfbench: record {number}/{len(parts)} {digest} {part}"
 
 
 class RecordReader:
@@ -109,7 +101,7 @@ class RecordReader:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._key: tuple[str, int] = ("", 0)
+        self._digest = ""
         self._parts: dict[int, str] = {}
 
     def take(self, line: str) -> bool:
@@ -117,9 +109,8 @@ class RecordReader:
         match = _RECORD.search(line)  # other output may have no line end
         if match is None or not 1 <= int(match[1]) <= int(match[2]) <= MAX_RECORD_LINES:
             return False
-        key = match[3], int(match[2])
-        if key != self._key:
-            self._key, self._parts = key, {}
+        if match[3] != self._digest:
+            self._digest, self._parts = match[3], {}
         self._parts[int(match[1])] = match[4]
         return True
 
@@ -130,15 +121,12 @@ class RecordReader:
 
     def payload(self) -> bytes | None:
         """Return the record, up to one byte over the limit; None: parts are missing or the checksum is wrong."""
-        digest, count = self._key
-        if not count or len(self._parts) < count:
-            return None
-        packed = "".join(self._parts[number] for number in range(1, count + 1))
+        packed = "".join(part for _, part in sorted(self._parts.items()))
         try:
             unpacked = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), self._limit_bytes + 1)
         except (binascii.Error, zlib.error):
             return None
-        return unpacked if len(unpacked) > self._limit_bytes or _digest(unpacked) == digest else None
+        return unpacked if len(unpacked) > self._limit_bytes or _digest(unpacked) == self._digest else None
 
 
 def _digest(payload: bytes) -> str:

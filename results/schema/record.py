@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import dataclass_transform
 
 from results.schema import bounds
 from results.schema.case import Case
@@ -21,8 +22,15 @@ CPUs in fp32, convolutions are TensorFlow's own.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class RecordPart:
+    """Base class of a record and its parts, which are frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Origin(RecordPart):
     """Origin of a record, written by the orchestrator and never by the measured host.
 
     Attributes:
@@ -45,8 +53,7 @@ class Origin:
     usd_per_gpu_hour: bounds.Price | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class GPU:
+class GPU(RecordPart):
     """One GPU as reported by the driver; values it does not report are None.
 
     Attributes:
@@ -64,8 +71,7 @@ class GPU:
     power_limit_watts: bounds.Watts | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Environment:
+class Environment(RecordPart):
     """Software and hardware of a repeat; unknown values are None.
 
     Attributes:
@@ -110,8 +116,7 @@ class Environment:
     ptxas: bounds.Text | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Latency:
+class Latency(RecordPart):
     """Latency of one sample: batch 1 on the first device, synchronised after each call.
 
     Attributes:
@@ -124,8 +129,7 @@ class Latency:
     step_seconds: bounds.ListOf[bounds.Seconds]
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputLimit:
+class InputLimit(RecordPart):
     """Whether the input pipeline is the bottleneck: real against synthetic input in the same process.
 
     Attributes:
@@ -139,7 +143,7 @@ class InputLimit:
     """
 
     synthetic_step_seconds: bounds.Seconds
-    step_ratio: bounds.StepRatio
+    step_ratio: bounds.Ratio
     limit: bounds.Shown
     limited: bounds.Flag
     wait_share: bounds.Share
@@ -147,8 +151,7 @@ class InputLimit:
     files: bounds.Exact
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceResult:
+class DeviceResult(RecordPart):
     """Result of one micro-benchmark of the devices, or why it has none.
 
     Attributes:
@@ -183,8 +186,7 @@ class DeviceResult:
     gpu: bounds.CountOrZero | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rank:
+class Rank(RecordPart):
     """Timed steps of one host of a multi-host job.
 
     Attributes:
@@ -204,8 +206,7 @@ class Rank:
     step_p50_seconds: bounds.Seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(RecordPart):
     """The measured figures of a repeat.
 
     Attributes:
@@ -263,7 +264,7 @@ class Measurement:
     step_seconds: bounds.ListOf[bounds.Seconds]
     step_p50_seconds: bounds.Seconds
     step_p95_seconds: bounds.Seconds
-    step_cv: bounds.Variation | None
+    step_cv: bounds.Ratio | None
     step_drift: bounds.Drift | None
     build_seconds: bounds.Seconds
     compile_seconds: bounds.Seconds
@@ -283,8 +284,8 @@ class Measurement:
     fused_bytes_per_sample: bounds.PerSample | None = None
     peak_flops_per_second: bounds.PerSecond | None = None
     peak_bytes_per_second: bounds.PerSecond | None = None
-    flops_utilisation: bounds.Utilisation | None = None
-    bandwidth_utilisation: bounds.Utilisation | None = None
+    flops_utilisation: bounds.Ratio | None = None
+    bandwidth_utilisation: bounds.Ratio | None = None
     bandwidth_bound_samples_per_second: bounds.SamplesPerSecond | None = None
     host_bytes_per_second: bounds.PerSecond | None = None
     sequence_length: bounds.Count | None = None
@@ -299,8 +300,7 @@ class Measurement:
     steps_per_wait: bounds.Count = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Telemetry:
+class Telemetry(RecordPart):
     """Readings while timing, over all hosts; values that a device does not report are None.
 
     Attributes:
@@ -355,8 +355,7 @@ class Telemetry:
     other_cpu_share: bounds.Share | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(RecordPart):
     """One validity check.
 
     Attributes:
@@ -372,16 +371,14 @@ class Check:
     limit: bounds.Shown | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Validity:
+class Validity(RecordPart):
     """Result of the validity checks: valid if none failed and at least one passed."""
 
     valid: bounds.Flag
     checks: bounds.ListOf[Check] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SoftWarning:
+class SoftWarning(RecordPart):
     """A warning about a valid number.
 
     Attributes:
@@ -397,8 +394,7 @@ class SoftWarning:
     hint: bounds.Text | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Phase:
+class Phase(RecordPart):
     """A part of a repeat's time.
 
     Attributes:
@@ -412,8 +408,7 @@ class Phase:
     cpu_seconds: bounds.Seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(RecordPart):
     """The record of one repeat.
 
     Attributes:

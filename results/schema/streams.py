@@ -35,12 +35,7 @@ class LastingStream:
     Args:
         stream: The wrapped stream; None: it was closed at the start (`2>&-`), and output is discarded.
         errors: Exceptions of `write` and `flush` after which output is discarded; others are raised.
-
-    Attributes:
-        lost: Why output was discarded; None: none was.
     """
-
-    lost: Exception | None = None
 
     def __init__(self, stream: TextIO | None, errors: tuple[type[Exception], ...]) -> None:
         self._stream = stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
@@ -68,8 +63,7 @@ class LastingStream:
         """On an error redirect the descriptor to `os.devnull`, for output of Python and of child processes."""
         try:
             yield
-        except self._errors as error:
-            self.lost = self.lost or error
+        except self._errors:
             with contextlib.suppress(OSError, ValueError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, self._stream.fileno())

@@ -40,7 +40,11 @@ WARNINGS: dict[str, str] = {
     "suspect": "a record contradicts its controller, its hardware or other records; it is in no mean, see its cause",
     "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the GPU",
     "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
-    **{code: rule.meaning for code, rule in RULES.items() if Moment.TIMING in rule.moments},
+    **{
+        code: f"{rule.why}; {re.sub('{gpu[^}]*}', '…', rule.fix)}"
+        for code, rule in RULES.items()
+        if Moment.TIMING in rule.moments
+    },
 }
 """Meaning and remedy of each warning code. A test compares the codes with those of `tfbench`."""
 

@@ -195,7 +195,7 @@ def _gpu_software(facts: DoctorFacts) -> Iterator[DoctorFinding]:
 def _gpus(driver: DriverFacts) -> Iterator[DoctorFinding]:
     """Judge all GPUs of the driver: each by the rules of `results.schema.health`, then all together."""
     for names, warning in grouped_warnings(driver.gpus, Moment.IDLE):
-        yield _finding(warning.code, warning.seen, warning.fix, subject=names, why=warning.rule.why)
+        yield _finding(warning.code, warning.seen, warning.fix, subject=names, why=warning.why)
     ecc = {True: " with ECC", False: " without ECC", None: ""}
     kinds = dict.fromkeys((gpu.name or "unknown") + ecc[gpu.ecc] for gpu in driver.answering)
     if len(kinds) > 1:

@@ -65,8 +65,7 @@ def gpu_warnings(peers: Peers, of_machine: Sequence[SoftWarning], gpus: Sequence
     own = list(of_machine)
     for gpu in gpus:
         for found in health_warnings(gpu, Moment.TIMING):
-            rule, message = found.rule, f"{gpu.label}: {found.seen}: {found.rule.why}"
-            figures = {"value": found.value, "limit": rule.limit}
+            message, figures = f"{gpu.label}: {found.seen}: {found.why}", {"value": found.value, "limit": found.limit}
             own.append(SoftWarning(code=found.code, message=message, hint=found.fix, **figures))
     reported = peers.gather("warnings", [vars(warning) for warning in own])
     if len(reported) == 1:

@@ -55,7 +55,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 def two(self, resolver, worker):
     return (f"{worker}/device:CPU:0", f"{worker}/device:CPU:1"), "CPU"
 CollectiveAllReduceExtended._initialize_local_devices = two
-tfbench.repeat.tuning_refusal = lambda case: None
+tfbench.repeat.case_refusal = lambda case, network: None
 """
 
 ONE_RANK_IS_FULL = """

@@ -75,8 +75,6 @@ SPOILT = [
     ("started_at", "yesterday"),
     ("started_at", "2026-02-30T00:00:00Z"),
     ("started_at", "2026-11-01T10:00:00"),  # without a zone
-    ("origin.fleet", "\ud800"),  # half a character
-    ("cause", "\udfff"),
     ("origin.fleet", "a\x1b[31mb"),
     ("origin.host", "a\nb"),
     ("origin.run_id", "a\u202eb"),  # turns the direction of writing
@@ -106,11 +104,6 @@ def test_bad_records_are_named_and_cost_themselves_only_in_every_command(folder,
     kept = [line for line in after.out.splitlines() if "not a record" not in line and '"problems"' not in line]
     kept_before = [line for line in before.out.splitlines() if '"problems"' not in line]
     assert [line for line in kept_before if line not in kept] == []
-
-
-def test_a_key_that_comes_twice_is_refused():
-    with pytest.raises(RecordError, match="the key 'fleet' appears 2 times"):
-        from_json(to_json(make_record()).replace('"fleet":', '"fleet": "other", "fleet":'))
 
 
 def test_a_failure_whose_global_batch_no_table_holds_is_refused():
@@ -166,7 +159,7 @@ def refuse(path, *_, **__):
 
 
 def test_what_may_not_be_read_or_listed_is_named(folder, monkeypatch, capsys):
-    monkeypatch.setattr(os, "open", refuse)  # the tests may run as root, who may read everything
+    monkeypatch.setattr(Path, "open", refuse)  # the tests may run as root, who may read everything
     assert {str(item.error) for item in folder.records()} == {"cannot be read: Permission denied"}
     monkeypatch.setattr(os, "listdir", refuse)
     assert call("show", "run-1") == 2

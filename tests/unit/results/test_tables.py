@@ -272,7 +272,7 @@ PULL = {"event": "image_ready", "host": "a.b.c", "image": "i", "seconds": 90.5, 
 
 def test_a_records_phases_and_what_the_events_add_are_a_row_of_its_host(tmp_path):
     found = time_breakdown(run_with(tmp_path, events=[PULL, *STATES]))
-    wanted = {"timed steps": 20, "warm-up": 3, "compilation": 6, "building": 2, "start": 6, "peaks": 5, "checks": 1}
+    wanted = {"timing": 20, "warming": 3, "compiling": 6, "building": 2, "starting": 6, "peaks": 5, "checking": 1}
     assert found == {"a.b/c": {"repeats": 1, **wanted, "waiting": 3, "other": 47 - 43, "pull": 90.5}}
 
 
@@ -298,4 +298,4 @@ def test_events_that_are_missing_or_damaged_cost_only_what_they_report(tmp_path,
         (tmp_path / "one" / "events.jsonl").unlink()
         (tmp_path / "one" / "events.jsonl").mkdir()
     (spent,) = time_breakdown(stored).values()
-    assert spent["timed steps"] == 20 and sum(spent.values()) < 1e9 and spent["start"] == PHASES["starting"]
+    assert spent["timing"] == 20 and sum(spent.values()) < 1e9 and spent["starting"] == PHASES["starting"]
