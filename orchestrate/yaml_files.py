@@ -108,7 +108,8 @@ class Form(BaseModel):
         example = f" Example: {name}: {known.examples[0]}" if known.examples else ""
         if kind == "missing":
             return f"{name} is missing.{example}"
-        what = "true or false" if kind == "bool_type" else detail["msg"].removeprefix("Input should be ")
+        words = detail["msg"].removeprefix("Input should be ").removeprefix("must be ")
+        what = "true or false" if kind == "bool_type" else words
         if known.description and kind != "less_than_equal":
             what = known.description
         if isinstance(received, str) and _DECIMAL_COMMA.fullmatch(received):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StrictInt, StrictStr, create_model
+from pydantic import AfterValidator, Field, StrictInt, StrictStr, create_model
 
 from orchestrate.errors import UserError
 from orchestrate.text import shown
@@ -23,13 +23,11 @@ from results.schema import (
     SETTINGS,
     Case,
     Communication,
-    Data,
     Device,
     Mode,
     Precision,
+    annotated,
     default_of,
-    kind_of,
-    range_of,
 )
 from results.schema.case import case_refusal
 from results.schema.networks import NETWORKS
@@ -56,12 +54,8 @@ LISTED = ("model", *(name for name in SETTINGS if name not in (*ONE_FOR_A_BLOCK,
 
 def _field(name: str) -> tuple[Any, Any]:
     """Return the type of a setting's key, and its field."""
-    kind, default = kind_of(name), default_of(name)
-    value: Any = StrictBool if kind is bool else kind
-    if kind in (int, float):
-        numbers = range_of(name)
-        limits = Field(ge=max(numbers.low, int(name.endswith("_steps"))), le=numbers.high)
-        value = Annotated[StrictInt if kind is int else float, limits]
+    value: Any = annotated(name)
+    default = default_of(name)
     if name in ONE_FOR_A_BLOCK:
         return value | None if default is None else value, Field(default)
     return Listed[value], Field([default])
@@ -104,9 +98,6 @@ class CaseBlock(_Settings):
             yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
         if not several and settings["communication"] is not Communication.AUTO:
             yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
-        for key, value in (("all_reduce", False), ("data", Data.TFRECORD)):
-            if value in values[key] and modes != [Mode.TRAIN]:
-                yield key, f"{key}: {str(value).lower()} is for mode: train only. Write a separate case"
         if self.batch_per_gpu is None:
             yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
         elif missing := [precision for precision in values["precision"] if precision not in batches]:

@@ -12,6 +12,6 @@ repeat writes, even after a failure; `results.runs.reading` parses and checks it
 
 from __future__ import annotations
 
-from results.schema.case import SETTINGS, Case, default_of, kind_of, range_of
+from results.schema.case import SETTINGS, Case, annotated, default_of, kind_of, range_of
 from results.schema.enums import *
 from results.schema.record import *

@@ -53,7 +53,7 @@ class Range:
 
     def __str__(self) -> str:
         """Format the range for a message."""
-        return f"between {self.low:g} and {self.high:g} {self.unit}".strip()
+        return f"between {self.low:,.10g} and {self.high:,.10g} {self.unit}".strip()
 
     def __get_pydantic_core_schema__(self, source: type, handler: Any) -> Any:
         """Return pydantic's schema of a number in this range."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import types
 import typing
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
@@ -68,7 +67,7 @@ class Case:
         enums.Communication.AUTO, "All-reduce between hosts: auto, ring or nccl.", part="{}"
     )
     all_reduce: bounds.Flag = _setting(
-        True, "False: no all-reduce, to measure the cost of communication.", part="no-all-reduce"
+        True, "False: no all-reduce, to measure the cost of communication.", part="no-all-reduce", train_only=True
     )
     xla: enums.XLA = _setting(
         enums.XLA.OFF, "What XLA compiles: off, auto (TensorFlow chooses) or replica (whole pass).", part="xla-{}"
@@ -186,22 +185,20 @@ SETTINGS: dict[str, Setting] = {item.name: item.metadata["setting"] for item in 
 _HINTS = typing.get_type_hints(Case, include_extras=True)
 
 
+def annotated(name: str) -> Any:
+    """Return the annotated type of a setting's value, other than None, in suites and records."""
+    hint = _HINTS[name]
+    return typing.get_args(hint)[0] if type(None) in typing.get_args(hint) else hint
+
+
 def kind_of(name: str) -> type:
     """Return the type of a setting's value, other than None."""
-    return typing.cast(type, _annotated(name)[0])
+    return typing.cast(type, next(iter(typing.get_args(annotated(name))), annotated(name)))
 
 
 def range_of(name: str) -> Range:
-    """Return the range of a setting that is a number, in flags, suites and records."""
-    return typing.cast(Range, _annotated(name)[1])
-
-
-def _annotated(name: str) -> tuple[Any, ...]:
-    """Return the type of a setting's value, other than None, and its annotations."""
-    hint = _HINTS[name]
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        hint = typing.get_args(hint)[0]
-    return typing.get_args(hint) or (hint,)
+    """Return the range of a setting that is a number."""
+    return typing.cast(Range, typing.get_args(annotated(name))[1])
 
 
 def default_of(name: str) -> Any:
@@ -283,6 +280,7 @@ def _setting_rules(case: Case) -> Rules:
     rules += [
         (str(dtype) not in ("fp32", case.precision), precision, "all_reduce_dtype", travel),
         (case.deep_check and case.mode is not enums.Mode.DEVICE, mode, "deep_check", "it is for mode device"),
+        (case.data is enums.Data.TFRECORD and not trains, mode, "data", "it is for mode train"),
         (several and not trains, hosts, "mode", "inference needs no other host"),
         (several and case.data is enums.Data.TFRECORD, hosts, "data", "it is for one host. Use synthetic or host"),
         (several and on_cpus and case.num_gpus > 1, hosts, "num_gpus", "TensorFlow uses one CPU device of each"),

@@ -200,7 +200,7 @@ def test_keys_that_a_newer_version_adds_are_ignored(old_run, capsys):
 def test_a_case_with_a_setting_that_a_newer_version_adds_is_refused():
     document = json.loads((FROZEN / "record_v1.json").read_text())
     document["case"]["later_setting"] = "x"
-    with pytest.raises(NewerRecord, match="does not know .'later_setting'.: update"):
+    with pytest.raises(NewerRecord, match=r"does not know .'later_setting'.: update"):
         from_json(json.dumps(document))
 
 
