@@ -101,7 +101,7 @@ class Journal:
         """
         line = f"{_LINE.encode(document)}\n".encode("utf-8", "backslashreplace")  # a path may hold any bytes
         if not self._file.closed:
-            self._file.write(line)
+            os.write(self._file.fileno(), line)
 
     def close(self) -> None:
         """Close the file."""
