@@ -86,9 +86,9 @@ def statuses() -> list[str]:
     return [json.loads(path.read_text())["status"] for path in sorted(Path("runs/one/records").glob("*.json"))]
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, number: int, part: str, host: FakeHost) -> None:
-    """Let one call of `os.NAME` on a path with `part` fail once a benchmark runs."""
-    real, failed = getattr(os, name), []
+def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, number: int, part: str, host: FakeHost, of: Any = os) -> None:
+    """Let one call of `of.NAME` on a path with `part` fail once a benchmark runs."""
+    real, failed = getattr(of, name), []
 
     def call(*arguments: object, **more: object) -> object:
         first = arguments[0]
@@ -98,7 +98,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, number: int, part: str
             raise OSError(number, os.strerror(number), path)
         return real(*arguments, **more)
 
-    monkeypatch.setattr(os, name, call)
+    monkeypatch.setattr(of, name, call)
 
 
 FAULTS = {
@@ -132,7 +132,7 @@ def test_a_record_that_cannot_be_read_now_is_not_measured_again(host: FakeHost, 
     assert run() == ExitCode.OK
     starts = host.count("start")
     with monkeypatch.context() as patch:
-        fail_once(patch, "open", errno.EIO, "/records/", host)
+        fail_once(patch, "open", errno.EIO, "/records/", host, Path)
         with pytest.raises(UserError, match="Input/output error"):
             resume()
     assert resume() == ExitCode.OK and host.count("start") == starts
