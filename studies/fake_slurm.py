@@ -60,7 +60,7 @@ def end(array: dict[str, Any], tasks: int, state: dict[str, Any]) -> float:
 
 
 def squeue(state: dict[str, Any], arguments: list[str]) -> None:
-    """Advance the cluster and print its tasks like Slurm, with pending ones in one line."""
+    """Advance the cluster and print its tasks like Slurm with `--array`."""
     now = time.time()
     for array in state["arrays"]:
         passed = now - array["begins"]
@@ -79,10 +79,9 @@ def squeue(state: dict[str, Any], arguments: list[str]) -> None:
         for index in range(ended, running):
             if index not in array["cancelled"]:
                 show(array, str(index), "RUNNING", node(index, array))
-        if not array["cancelled"] and running < array["jobs"]:
-            show(array, f"[{running}-{array['jobs'] - 1}%{array['most']}]", "PENDING", "")
-        elif waiting := [index for index in range(running, array["jobs"]) if index not in array["cancelled"]]:
-            show(array, f"[{','.join(map(str, waiting))}%{array['most']}]", "PENDING", "")
+        for index in range(running, array["jobs"]):
+            if index not in array["cancelled"]:
+                show(array, str(index), "PENDING", "")
 
 
 def node(index: int, array: dict[str, Any]) -> str:

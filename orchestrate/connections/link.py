@@ -13,11 +13,9 @@ import asyncio
 import atexit
 import contextlib
 import os
-import secrets
 import signal
 from asyncio.subprocess import Process, SubprocessStreamProtocol
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -27,6 +25,9 @@ from orchestrate.connections.ssh import NAME_PREFIX, own_words, ssh_failure
 from orchestrate.errors import Dropped, HostError, Unreachable
 from orchestrate.text import plain_text, read_json
 
+MARK = "tfbench-answers"
+"""What a host prints before its answers."""
+
 ATTEMPTS = 9
 
 with_retries = stamina.AsyncRetryingCaller(attempts=ATTEMPTS, timeout=45.0, wait_initial=0.5, wait_max=8.0).on(Dropped)
@@ -34,11 +35,13 @@ with_retries = stamina.AsyncRetryingCaller(attempts=ATTEMPTS, timeout=45.0, wait
 loaded jump host takes to log in. No attempt begins later: a server that does not speak ssh costs seconds each time."""
 
 MAX_LINE_BYTES = 20 << 20
-"""Limit for a line of an answer: a record with the last output of a repeat, in base64, or the states of a queue; and
-for the output of login profiles."""
+"""Limit for an answer: a record, or the last output of a repeat, in base64; and for the output of login profiles."""
 
 MAX_ERROR_BYTES = 10_000
 """Limit for the stored part of standard error."""
+
+OPEN_SECONDS = 60.0
+"""Longest duration of a login, to the first answer."""
 
 END_SECONDS = 10.0
 """Longest time between the end of an answer and that of the process."""
@@ -47,9 +50,6 @@ CLOSE_SECONDS = 2.0
 """Longest time between the end of the input and that of the process."""
 
 SSH_FAILED = 255
-
-_OPEN: set[int] = set()
-"""Process groups of open connections."""
 
 
 class Link:
@@ -62,35 +62,31 @@ class Link:
 
     Attributes:
         failure: Why it has ended; None: it has not.
+        first: The first answer, which the host gives without being asked.
     """
 
+    first: dict[str, Any]
+
     def __init__(self, name: str, transport: asyncio.SubprocessTransport, process: Process) -> None:
+        assert process.stdin and process.stdout and process.stderr
         self.failure: HostError | None = None
         self._name, self._transport, self._process = name, transport, process
+        self._input, self._output = process.stdin, process.stdout
         self._errors = bytearray()
-        self._reading = asyncio.create_task(self._read_errors())
-        _OPEN.add(process.pid)
+        self._reading = asyncio.create_task(self._read_errors(process.stderr))
+        atexit.register(self._kill)
 
     @classmethod
-    async def open(
-        cls,
-        name: str,
-        command: Sequence[str],
-        text: bytes,
-        mark: str,
-        meanings: Mapping[int, HostError] = MappingProxyType({}),
-    ) -> Link:
-        """Start a process, send it a text, and wait for its mark.
+    async def open(cls, name: str, command: Sequence[str], text: bytes) -> Link:
+        """Start a process, send it a text, and wait for its mark and its first answer.
 
         Args:
             name: Of the host: `ssh TARGET`, unless it is this machine.
             command: The command.
-            text: Its first input.
-            mark: Its first output after that of a login profile.
-            meanings: Errors by exit codes before the mark.
+            text: Its first input, which lets it print `MARK` and a line of JSON.
 
         Raises:
-            HostError: It cannot be started, or has ended.
+            HostError: It cannot be started, has ended, or is silent for too long.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -100,13 +96,17 @@ class Link:
         except OSError as error:
             raise Unreachable(f"{command[0]} cannot be started: {error}. Install an OpenSSH client") from error
         link = cls(name, transport, Process(transport, protocol, loop))
+        silent = Unreachable(f"{name}: no answer for {OPEN_SECONDS:.0f} s")
         try:
             link.send(text)
-            await link._find(mark.encode(), meanings)
+            with anyio.move_on_after(OPEN_SECONDS):
+                await link._find_mark()
+                link.first = await link.receive()
+                return link
+            raise silent
         except BaseException:
-            link.end(Unreachable(f"{name}: the connection was not opened"))
+            link.end(silent)
             raise
-        return link
 
     @property
     def is_open(self) -> bool:
@@ -115,35 +115,36 @@ class Link:
 
     def send(self, data: bytes) -> None:
         """Send bytes; that the process has ended shows in `receive`."""
-        assert self._process.stdin is not None
-        if not self._process.stdin.is_closing():
-            self._process.stdin.write(data)
+        if not self._input.is_closing():
+            self._input.write(data)
 
-    async def receive(self) -> tuple[dict[str, Any], int]:
-        """Wait for the next line, and return it with its size in bytes.
+    async def receive(self) -> dict[str, Any]:
+        """Wait for the next answer.
 
         Raises:
-            Unreachable: The connection has ended, or the line is malformed or too long.
+            Unreachable: The connection has ended, or the answer is malformed or too long.
         """
         line = await self._line()
         if not line.endswith(b"\n"):  # it broke within it
             raise await self._why()
-        return parse_line(self._name, line), len(line)
+        return parse_line(self._name, line)
 
-    def end(self, failure: HostError) -> HostError:
-        """Kill the process and its own children for a reason, and return the reason."""
+    def end(self, failure: HostError) -> None:
+        """Kill the process and its own children for a reason."""
         if self.failure is None:
             self.failure = failure
-            _OPEN.discard(self._process.pid)
+            atexit.unregister(self._kill)
             if self._process.returncode is None:
-                _kill(self._process.pid)
+                self._kill()
             self._disposing = asyncio.create_task(self._dispose())
-        return failure
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     async def close(self) -> None:
         """End the input of the process, and wait for its end; kill it if that takes too long."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._input.close()
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             await self._process.wait()
         self.end(Unreachable(f"{self._name}: the connection was closed"))
@@ -153,40 +154,35 @@ class Link:
             await self._process.wait()
         self._transport.close()
 
-    async def _find(self, mark: bytes, meanings: Mapping[int, HostError]) -> None:
+    async def _find_mark(self) -> None:
         """Read until the mark, which may follow what a login profile printed without a line end."""
-        assert self._process.stdout is not None
         try:
-            await self._process.stdout.readuntil(mark)
+            await self._output.readuntil(MARK.encode())
         except asyncio.IncompleteReadError as error:
-            raise await self._why(error.partial, meanings) from error
+            raise await self._why(error.partial) from error
         except asyncio.LimitOverrunError as error:
             raise Unreachable(f"{self._name}: its login prints more than {MAX_LINE_BYTES >> 20} MiB") from error
         await self._line()
 
     async def _line(self) -> bytes:
         """Return a line with its end, or what follows the last one."""
-        assert self._process.stdout is not None
         await asyncio.sleep(0)  # others have their turn, whatever has arrived
         try:
-            return await self._process.stdout.readline()
+            return await self._output.readline()
         except ValueError as error:
             raise Unreachable(f"{self._name}: its answer exceeds {MAX_LINE_BYTES >> 20} MiB") from error
 
-    async def _why(self, before: bytes | None = None, meanings: Mapping[int, HostError] | None = None) -> HostError:
+    async def _why(self, before: bytes | None = None) -> HostError:
         """Explain why its output has ended.
 
         Args:
             before: What it printed; None: its mark has come.
-            meanings: Errors by exit codes.
         """
         with anyio.move_on_after(END_SECONDS):
             await self._process.wait()
         with anyio.move_on_after(1.0):  # a child of ssh, e.g. for a jump host, may hold the pipe a little longer
             await asyncio.wait([self._reading])
         code, errors = self._process.returncode, bytes(self._errors)
-        if before is not None and code is not None and meanings and code in meanings:
-            return meanings[code]
         if code == SSH_FAILED and self._name.startswith(NAME_PREFIX) and (errors or not before):
             failure = ssh_failure(self._name, errors, code)
             return Unreachable(failure.cause) if before is None else failure
@@ -195,39 +191,22 @@ class Link:
         said = plain_text(errors.decode(errors="replace"), 300).strip()
         return Unreachable(f"{self._name}: the connection ended" + (f". {said}" if said else ""))
 
-    async def _read_errors(self) -> None:
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(MAX_ERROR_BYTES):
+    async def _read_errors(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(MAX_ERROR_BYTES):
             self._errors += chunk[: MAX_ERROR_BYTES - len(self._errors)]
 
 
-def new_mark() -> str:
-    """Return a mark, which no login profile prints."""
-    return f"tfbench-{secrets.token_hex(8)}"
-
-
 def parse_line(name: str, line: bytes) -> dict[str, Any]:
-    """Parse a line of an answer of the named host, which is not trusted.
+    """Parse an answer of the named host, which is not trusted.
 
     Raises:
         Unreachable: It is malformed.
     """
     try:
         document = read_json(line, MAX_LINE_BYTES)
+        if not isinstance(document, dict):
+            raise ValueError("it is not an object")
     except ValueError as error:
-        problem = f"its answer is not JSON: {plain_text(repr(line[:1000]), 200)} ({plain_text(str(error), 100)})"
+        problem = f"its answer is malformed: {plain_text(repr(line[:1000]), 200)} ({plain_text(str(error), 100)})"
         raise Unreachable(f"{name}: {problem}") from error
-    if not isinstance(document, dict):
-        raise Unreachable(f"{name}: its answer is not an object: {plain_text(repr(line[:1000]), 200)}")
     return document
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-
-
-@atexit.register
-def _kill_all() -> None:
-    for group in list(_OPEN):
-        _kill(group)

@@ -58,8 +58,6 @@ LAST_OPTIONS = ("SendEnv -*",)
 OWN_CONNECTION = "-oControlPath=none"
 """Uses no shared connection of the user."""
 
-_STRICTNESS = {"strict": "yes", "accept-new": "accept-new"}
-
 
 def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | None = None) -> list[str]:
     """Return an ssh command line that connects, or uses a shared connection of the user.
@@ -80,15 +78,13 @@ def shared_connection(login: SSHAddress, keys: HostKeys) -> str | None:
     command = ssh_command(login, keys)
     try:
         settings = _answer([*command[:1], "-G", *command[1:]])
-        path = next(
-            (line.partition(" ")[2] for line in settings.splitlines() if line.startswith("controlpath ")), "none"
-        )
-        if path == "none":
+        path = re.search("(?m)^controlpath (.+)$", settings)
+        if path is None or path[1] == "none":
             return None
         _answer([*command[:1], "-O", "check", *command[1:]])
     except (OSError, subprocess.SubprocessError):
         return None
-    return path
+    return path[1]
 
 
 def _answer(command: list[str]) -> str:
@@ -121,7 +117,7 @@ def _of_keys(keys: HostKeys) -> list[str]:
     return [
         f'UserKnownHostsFile "{file}"',
         "HashKnownHosts no",
-        f"StrictHostKeyChecking {_STRICTNESS[keys.policy]}",
+        f"StrictHostKeyChecking {'yes' if keys.policy == 'strict' else keys.policy}",
         "CheckHostIP no",
     ]
 

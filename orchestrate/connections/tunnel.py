@@ -13,16 +13,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import anyio
-
 from orchestrate import loop
-from orchestrate.connections.link import Link, new_mark, with_retries
+from orchestrate.connections.link import MARK, Link, with_retries
 from orchestrate.connections.ssh import CHECK_SECONDS, NAME_PREFIX, shared_connection, ssh_command
 from orchestrate.errors import Unreachable
 from orchestrate.inventory.addresses import DockerAddress, HostKeys
 from orchestrate.text import plain_text
-
-OPEN_DEADLINE_SECONDS = 30.0
 
 _OF_MASTER = ("ssh", "-F", "none", "-S")
 """Begins a command to an open connection, so that no forwarding of the user's configuration comes along."""
@@ -50,7 +46,6 @@ class Tunnel:
         # may enter the folder: access to the socket is root access to the host.
         self._folder = Path(tempfile.mkdtemp(prefix="tfb-"))
         self.path = str(self._folder / "engine.sock")
-        self._closed = self._usable = False
         self._name, self._address, self._keys = f"{NAME_PREFIX}{address.target}", address, keys
         self._link: Link | None = None
 
@@ -60,7 +55,7 @@ class Tunnel:
         Raises:
             Unreachable: ssh failed, or did not open the socket in time.
         """
-        if self._closed:
+        if not self._folder.exists():
             raise Unreachable(f"{self._name}: the connection was closed")
         if self._link is None or not self._link.is_open or not Path(self.path).exists():
             self._end()
@@ -68,13 +63,12 @@ class Tunnel:
 
     def close(self) -> None:
         """End the tunnel and remove its socket."""
-        self._closed = True
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def problem(self) -> str | None:
         """Return why an open tunnel leads nowhere; None: the engine's socket is missing or not usable."""
-        if not self._usable:
+        if self._link is None or "usable" not in self._link.first:
             return None
         return (
             f"{self._name}: its sshd forbids forwarding to {self._address.socket}. Allow it there: "
@@ -91,24 +85,15 @@ class Tunnel:
             flags = ["-oControlMaster=yes", f"-oControlPath={control}", "-oControlPersist=no"]
         command = ssh_command(login, self._keys, "-T", *flags, remote="exec sh -s")
         words = ["sh", "-c", _CANCEL_AFTERWARDS, "tfbench-tunnel", control, forward, *command]
-        loop.wait_for(with_retries(self._open, words))
+        socket = shlex.quote(self._address.socket)
+        script = f"echo {MARK}; [ -S {socket} ] && [ -w {socket} ] && echo '{{\"usable\": true}}' || echo '{{}}'\n"
+        self._link = loop.wait_for(with_retries(Link.open, self._name, words, script.encode()))
         asked = [*_OF_MASTER, control, "-O", "forward", "-L", forward, "tfbench"]
         try:
             subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_SECONDS, check=True)
         except subprocess.SubprocessError as error:
             said = plain_text((getattr(error, "stderr", None) or b"").decode(errors="replace"), 300)
             raise Unreachable(f"{self._name}: the connection forwards nothing. {said}") from error
-
-    async def _open(self, words: list[str]) -> None:
-        """Log in, and see whether the user may use the engine's socket."""
-        mark, socket = new_mark(), shlex.quote(self._address.socket)
-        script = f"echo {mark}; [ -S {socket} ] && [ -w {socket} ] && echo '{{\"usable\": true}}' || echo '{{}}'\n"
-        try:
-            with anyio.fail_after(OPEN_DEADLINE_SECONDS):
-                self._link = await Link.open(self._name, words, script.encode(), mark)
-                self._usable = "usable" in (await self._link.receive())[0]
-        except TimeoutError as error:
-            raise Unreachable(f"{self._name}: no answer within {OPEN_DEADLINE_SECONDS:.0f} s") from error
 
     def _end(self) -> None:
         link, self._link = self._link, None

@@ -28,7 +28,6 @@ class Variant:
         name: Of the row and of its lock file.
         why: Purpose.
         seen: Where it has been tested, in words: the GPUs on which it has trained, and the result on a CPU.
-        newest_python: Newest Python for which there are wheels of its TensorFlow.
         keras: Version; None: that of the base image.
         cuda: CUDA version of its libraries; None without CUDA.
         sass: Compute capabilities with machine code in nearly all kernels.
@@ -50,7 +49,6 @@ class Variant:
     why: str
     tensorflow: str
     python: str
-    newest_python: str = "3.13"
     glibc: str = "2.28"
     keras: str | None = None
     cuda: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from orchestrate.engines.base import Ending
 from orchestrate.errors import LaunchFailed
@@ -26,7 +26,6 @@ Task = tuple[int, int]
 
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "SPECIAL_EXIT"})
 RUNNING = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"})
-ACTIVE = WAITING | RUNNING
 
 ENDINGS: dict[str, tuple[Status, str]] = {
     "NODE_FAIL": (Status.LOST, "node {node} failed while the benchmark ran (NODE_FAIL)"),
@@ -68,17 +67,16 @@ NEVER_STARTS: dict[str, tuple[Status, str]] = {
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,250}")  # several nodes: names joined by `+`
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
-_ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[([0-9,:-]*)(?:%[0-9]+)?\]))?")
+_ARRAY = re.compile(r"([0-9]{1,15})(?:_(?:([0-9]{1,7})|\[.*))?")
 _GRES = re.compile(r"gpu(?::([A-Za-z0-9_.-]+))?:([0-9]{1,4})")
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?([0-9]{1,15})(?:;.*| on cluster .*)?")
 
 
-@dataclass(frozen=True)
-class SlurmState:
+class SlurmState(NamedTuple):
     """What Slurm reports about a job.
 
     Attributes:
-        name: Slurm's name of the state, e.g. `PENDING`.
+        name: Slurm's name of the state, e.g. `PENDING`; empty: it does not list the job.
         node: The assigned node, or None.
         reason: Why it waits or ended.
     """
@@ -87,55 +85,43 @@ class SlurmState:
     node: str | None = None
     reason: str = ""
 
-
-@dataclass
-class QueueStates:
-    """The states of a run's jobs.
-
-    Attributes:
-        tasks: Of tasks that are listed individually.
-        ranges: Of index ranges of an array, as first, last and state: pending ones, and the rest of an array that was
-            cancelled before it started.
-    """
-
-    tasks: dict[Task, SlurmState] = field(default_factory=dict)
-    ranges: dict[int, list[tuple[int, int, SlurmState]]] = field(default_factory=dict)
+    @property
+    def waits(self) -> bool:
+        """Whether it has no machine yet."""
+        return self.name in WAITING
 
     @property
-    def arrays(self) -> set[int]:
-        """Return the ids of all listed arrays."""
-        return {array for array, _ in self.tasks} | self.ranges.keys()
+    def is_active(self) -> bool:
+        """Whether it waits or runs."""
+        return self.name in WAITING or self.name in RUNNING
 
-    def state(self, task: Task | None) -> SlurmState | None:
-        """Return the state of a task; None: Slurm no longer lists it."""
-        if task is None or task in self.tasks:
-            return None if task is None else self.tasks[task]
-        ranges = self.ranges.get(task[0], ())
-        return next((state for first, last, state in ranges if first <= task[1] <= last), None)
 
+UNLISTED = SlurmState("")
+
+QueueStates = dict[tuple[int, int | None], SlurmState]
+"""The states of a run's jobs by array and index; None: of its tasks that are not listed, e.g. the rest of an array that
+was cancelled before it started."""
 
 STATES_FORMAT = "%i|%T|%N|%r"
 
 
 def read_states(text: str) -> QueueStates:
-    """Parse lines of `STATES_FORMAT`, ignoring others; pending tasks of an array share a line."""
-    states = QueueStates()
+    """Parse lines of `STATES_FORMAT`, a task a line, ignoring others."""
+    states: QueueStates = {}
     for line in text.splitlines():
         identity, *parts = line.split("|", 3)
-        found = _ARRAY.fullmatch(identity)
-        if found is None or len(parts) < 3:
-            continue
-        node = parts[1] if _NODE.fullmatch(parts[1]) else None
-        state, array = SlurmState(plain_text(parts[0], 40), node, plain_text(parts[2], 200)), int(found[1])
-        if found[2] is not None:
-            states.tasks[array, int(found[2])] = state
-            continue
-        for part in (found[3] or f"0-{MAX_ARRAY}").split(","):  # our arrays have no steps (`0-8:2`)
-            first, dash, last = part.partition("-")
-            begin, end = whole_number(first), whole_number(last if dash else first)
-            if begin is not None and end is not None:
-                states.ranges.setdefault(array, []).append((begin, end, state))
+        if len(parts) == 3 and (found := _ARRAY.fullmatch(identity)):
+            node = parts[1] if _NODE.fullmatch(parts[1]) else None
+            index = None if found[2] is None else int(found[2])
+            states[int(found[1]), index] = SlurmState(plain_text(parts[0], 40), node, plain_text(parts[2], 200))
     return states
+
+
+def state_of(states: QueueStates, task: Task | None) -> SlurmState:
+    """Return the state of a task; `UNLISTED`: Slurm no longer lists it."""
+    if task is None:
+        return UNLISTED
+    return states.get(task) or states.get((task[0], None)) or UNLISTED
 
 
 def submitted_id(output: str) -> int | None:
@@ -152,24 +138,23 @@ def task_lists(tasks: Iterable[Task]) -> list[str]:
     return [f"{array}_[{','.join(indices)}]" for array, indices in by_array.items()]
 
 
-def ending(state: SlurmState | None, status: bytes | None) -> Ending:
+def ending(state: SlurmState, status: bytes | None) -> Ending:
     """Describe how a repeat ended.
 
     Args:
-        state: The last state that Slurm reported; None: it no longer lists the job.
+        state: That Slurm reports now.
         status: The file written at the end of the batch script; None: it was not reached.
     """
     left = dict(line.partition(" ")[::2] for line in (status or b"").decode("ascii", "replace").splitlines())
     node, code = left.get("node", ""), left.get("code", "")
-    place = node if _NODE.fullmatch(node) else state.node if state is not None else None
+    place = node if _NODE.fullmatch(node) else state.node
     digest = _DIGEST.search(left.get("image", ""))
-    failure = ENDINGS.get(state.name if state is not None else "") or SCRIPT_ENDINGS.get(code)
+    failure = ENDINGS.get(state.name) or SCRIPT_ENDINGS.get(code)
     if failure is None and status is None:
-        failure = _GONE if state is None else _UNEXPLAINED
+        failure = _UNEXPLAINED if state.name else _GONE
     if failure is not None:
-        shown = state.name if state is not None else ""
-        reason = f", {state.reason}" if state is not None and state.reason not in ("", "None") else ""
-        failure = failure[0], failure[1].format(node=place or "?", state=f"{shown}{reason}")
+        reason = f", {state.reason}" if state.reason not in ("", "None") else ""
+        failure = failure[0], failure[1].format(node=place or "?", state=f"{state.name}{reason}")
     return Ending(
         exit_code=whole_number(code) if len(code) <= 3 else None,
         failure=failure,
@@ -180,7 +165,7 @@ def ending(state: SlurmState | None, status: bytes | None) -> Ending:
 
 def ending_of_pending(state: SlurmState) -> Ending | None:
     """Return the ending of a pending repeat that can never start; None: it may still start."""
-    if state.name not in WAITING or state.reason not in NEVER_STARTS:
+    if not state.waits or state.reason not in NEVER_STARTS:
         return None
     word, cause = NEVER_STARTS[state.reason]
     return Ending(exit_code=None, failure=(word, cause.format(reason=state.reason)))
@@ -235,13 +220,3 @@ def _number(text: str) -> int:
     """Parse `8`, or `8+`, which sinfo prints if nodes differ."""
     digits = text.rstrip("+")
     return (whole_number(digits) if len(digits) < 12 else None) or 0
-
-
-_UNSUPPORTED = re.compile(
-    "QOSMaxSubmit|nvalid (account|partition|qos|feature|generic resource)|configuration is not available"
-)
-
-
-def refusal(message: str) -> Status:
-    """Return the status for an error message of `sbatch`."""
-    return Status.UNSUPPORTED if _UNSUPPORTED.search(message) else Status.ERROR

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import stamina
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, NotThere, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
 from orchestrate.engines.pulls import Progress
 from orchestrate.engines.slurm.answers import (
-    ACTIVE,
     ENDINGS,
     NODES_FORMAT,
     STATES_FORMAT,
+    UNLISTED,
     WAITING,
     QueueStates,
     SlurmState,
@@ -31,12 +30,12 @@ from orchestrate.engines.slurm.answers import (
     ending_of_pending,
     facts_of,
     read_states,
-    refusal,
+    state_of,
     submitted_id,
     task_lists,
 )
 from orchestrate.engines.slurm.script import batch_script, job_name, make_arrays
-from orchestrate.engines.ssh.channel import Channel
+from orchestrate.engines.ssh.channel import Channel, shared_channel
 from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -62,8 +61,7 @@ END_SECONDS = 60.0
 TIDY_SECONDS = 5.0
 """Slurm lists a job as running for a moment after its last file is written."""
 
-SUBMISSIONS = stamina.AsyncRetryingCaller(attempts=3, timeout=None).on(Unreachable)
-"""Submits an array again if the answer is lost; the agent submits it once."""
+NOT_BEGUN = {*WAITING, UNLISTED.name, "CANCELLED"}
 
 
 @dataclass
@@ -73,31 +71,54 @@ class _Repeat:
     Attributes:
         task: Its place in the queue; None: it was not submitted.
         was_there: Whether it was found in the queue or in the shared folder.
-        refused: Why it was not submitted.
         is_followed: Whether a worker slot follows it.
         cutter: Splits its output into lines.
         lines: Lines of its output that were not passed on yet.
-        begun: Whether it has run or written output.
+        state: As Slurm reported it last.
         status: The file written at the end of its batch script.
         quiet_since: When Slurm stopped reporting it as running or waiting; monotonic seconds.
+        ending: How it ended, also without having started; None: it has not.
         ends: Whether the next poll cancels it.
         is_cancelled: Whether it was cancelled unless it had started.
     """
 
     task: Task | None = None
     was_there: bool = False
-    refused: HostError | None = None
     is_followed: bool = False
     cutter: Lines = field(default_factory=Lines)
     lines: list[str] = field(default_factory=list)
-    begun: bool = False
-    state: SlurmState | None = None
+    state: SlurmState = UNLISTED
     status: bytes | None = None
     record: bytes | None = None
     quiet_since: float | None = None
     ending: Ending | None = None
     ends: bool = False
     is_cancelled: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has run or written output."""
+        return self.status is not None or self.cutter.taken > 0 or self.state.name not in NOT_BEGUN
+
+    def note(self, reported: SlurmState) -> None:
+        """Take its state in the queue, after its files."""
+        if reported is not UNLISTED:
+            self.state = reported
+        if reported.waits and self.status is None:
+            self.ending = ending_of_pending(reported)
+            self.ends |= self.ending is not None
+            return
+        ended = (self.status or b"").startswith(b"code 0\n")  # Slurm may list it as running for a moment
+        if reported.is_active:
+            self.quiet_since = None
+        else:
+            self.quiet_since = self.quiet_since or time.monotonic()
+            explained = self.status is not None or reported.name in ENDINGS
+            ended |= explained or (self.is_cancelled and not self.has_begun)
+            ended |= time.monotonic() - self.quiet_since >= SETTLE_SECONDS
+        if ended:
+            self.lines += self.cutter.end()
+            self.ending = ending(reported, self.status)
 
 
 class SlurmLauncher(QueueLauncher):
@@ -113,7 +134,7 @@ class SlurmLauncher(QueueLauncher):
         self._host = host
         self._queue = queue
         finds = "" if queue.login is None else "sbatch"
-        self._channel = channel or Channel(queue.login, keys=host.host_keys, finds=finds)
+        self._channel = channel or shared_channel(queue.login, host.host_keys, finds=finds)
         self._poller = Poller(f"Slurm of fleet {host.fleet}", self._poll, float(queue.poll_seconds))
         self._submitting, self._surveying = anyio.Lock(), anyio.Lock()
         self._run_id: str | None = None
@@ -141,14 +162,10 @@ class SlurmLauncher(QueueLauncher):
         """See `Launcher.start`; submits only a repeat that is retried, because `submit` has submitted the others."""
         if job.id not in self._repeats:
             self.submit([job])
-        repeat = self._repeats[job.id]
-        if repeat.refused is not None:
-            del self._repeats[job.id]
-            raise repeat.refused
-        return repeat.was_there
+        return self._repeats[job.id].was_there
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """See `QueueLauncher.submit`."""
+        """See `QueueLauncher.submit`; what Slurm refuses has ended."""
         if jobs:
             loop.wait_for(self._submit(jobs))
 
@@ -162,7 +179,8 @@ class SlurmLauncher(QueueLauncher):
                         raise LaunchFailed(several, Status.UNSUPPORTED)
                     number = await self._submit_array(array)
                 except LaunchFailed as error:
-                    self._repeats.update((job.id, _Repeat(refused=error)) for job in array)
+                    refused = Ending(exit_code=None, failure=(error.status, error.cause))
+                    self._repeats.update((job.id, _Repeat(ending=refused)) for job in array)
                 else:
                     self._repeats.update((job.id, _Repeat((number, index))) for index, job in enumerate(array))
 
@@ -174,23 +192,20 @@ class SlurmLauncher(QueueLauncher):
             Unreachable: The login host does not answer.
         """
         self._arrays += 1
-        if self._removals:
-            await self._sweep()
-        request = {
-            "number": self._arrays,
-            "script": batch_script(array, self._host, self._queue, PROJECT),
-            "jobs": "\n".join(job.id for job in array),
-            "options": [] if self._last_array is None else [f"--dependency=afterany:{self._last_array}"],
-        }
-        answer = await SUBMISSIONS(self._ask, "submit", **request)
-        printed = [str(answer.get(stream)) for stream in ("output", "errors")]
-        number = submitted_id(printed[0]) if answer.get("code") == 0 else None
-        if number is None:
-            if answer.get("code") == 0:  # a site that swallows the id: what it may have accepted must not run unseen
-                known = {repeat.task[0] for repeat in self._repeats.values() if repeat.task is not None}
-                await self._scancel([str(array) for array in (await self._states()).arrays - known])
-            message = plain_text(f"exit code {answer.get('code')}: {' '.join(printed[::-1])}", 400)
-            raise LaunchFailed(f"sbatch refused an array of {len(array)} repeats: {message}", refusal(message))
+        if self._removals:  # before, because a request may be sent twice
+            await self._ask("survey")
+        answer = await self._ask(
+            "submit",
+            number=self._arrays,
+            script=batch_script(array, self._host, self._queue, PROJECT),
+            jobs="\n".join(job.id for job in array),
+            options=[] if self._last_array is None else [f"--dependency=afterany:{self._last_array}"],
+        )
+        if (number := submitted_id(printed := str(answer.get("output")))) is None:
+            # A site that swallows the id: what it may have accepted must not run unseen.
+            known = {repeat.task[0] for repeat in self._repeats.values() if repeat.task is not None}
+            await self._scancel([str(array) for array in {array for array, _ in await self._states()} - known])
+            raise LaunchFailed(f"sbatch printed no job id: {plain_text(printed, 400).strip()}")
         self._last_array = max(number, self._last_array or 0)
         return number
 
@@ -199,7 +214,7 @@ class SlurmLauncher(QueueLauncher):
         for job in jobs:
             if (repeat := self._repeats.get(job.id)) is not None:
                 repeat.is_cancelled = True
-        loop.wait_for(self._cancel((job.id for job in jobs), "--state=PENDING"))
+        loop.wait_for(self._scancel(task_lists(self._tasks(job.id for job in jobs)), "--state=PENDING"))
         self._poller.hurry()
 
     def clear(self, jobs: Sequence[Job]) -> None:
@@ -209,16 +224,15 @@ class SlurmLauncher(QueueLauncher):
 
     async def _clear(self, run_id: str, names: Sequence[str]) -> None:
         await self._survey(run_id)
-        tasks = [repeat.task for name in names if (repeat := self._repeats.get(name)) is not None]
-        await self._cancel(names)
+        tasks = self._tasks(names)
+        await self._scancel(task_lists(tasks))
         with anyio.move_on_after(END_SECONDS):
-            while any(tasks):
+            while tasks:
                 states = await self._states()
-                if not any(_is_active(states.state(task)) for task in tasks):
-                    break
-                await anyio.sleep(1.0)
+                tasks = [task for task in tasks if state_of(states, task).is_active]
+                await anyio.sleep(1.0 if tasks else 0)
         self._removals.update(names)
-        await self._sweep()
+        await self._ask("survey")
         for name in names:
             self._repeats.pop(name, None)
 
@@ -234,14 +248,16 @@ class SlurmLauncher(QueueLauncher):
             while (ended := repeat.ending) is None:
                 await self._poller.wait()
                 if repeat.ending is None:
+                    # A container without output waits too: its node may be pulling the image.
                     silent = self._queue.container != "none" and not repeat.cutter.taken
-                    on_turn(_turn(repeat.state, self._poller.trouble, silent=silent))
+                    waits, node = silent or not repeat.state.name or repeat.state.waits, repeat.state.node
+                    on_turn(Turn(waiting=waits, node=node, trouble=self._poller.trouble))
                 lines, repeat.lines = repeat.lines, []
                 for line in lines:
                     on_line(line)
         finally:
             repeat.is_followed = False
-        if repeat.is_cancelled and not repeat.begun:
+        if repeat.is_cancelled and not repeat.has_begun:
             self._repeats.pop(job.id, None)
             raise CancelledInQueue(job.id)
         return ended
@@ -272,7 +288,6 @@ class SlurmLauncher(QueueLauncher):
         if self._run_id is not None:
             with contextlib.suppress(HostError):  # `resume` and `stop` find the rest
                 loop.wait_for(self._tidy())
-        self._channel.close()
 
     async def _tidy(self) -> None:
         """Remove the files of repeats, and the run's folder if no files or active jobs of it remain.
@@ -281,12 +296,13 @@ class SlurmLauncher(QueueLauncher):
         does not respond.
         """
         ends_at = time.monotonic() + TIDY_SECONDS
-        empty = await self._sweep()
-        while empty and time.monotonic() < ends_at:
-            states = await self._states()
-            listed = [*states.tasks.values(), *(state for found in states.ranges.values() for *_, state in found)]
-            if not any(_is_active(state) and state.name != "COMPLETING" for state in listed):
-                await self._sweep(keep=False)
+        while time.monotonic() < ends_at:
+            found = await self._ask("survey")
+            if found.get("begun") or found.get("ended"):
+                return
+            states = (await self._states()).values()
+            if not any(state.is_active and state.name != "COMPLETING" for state in states):
+                await self._ask("survey", over=True)
                 return
             await anyio.sleep(1.0)
 
@@ -301,48 +317,39 @@ class SlurmLauncher(QueueLauncher):
     def _folder(self) -> str:
         return f"{self._queue.shared_folder}/{self._name}"
 
-    async def _ask(self, do: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Ask the agent something about the run's folder."""
-        request |= {"folder": self._folder, "limit_seconds": COMMAND_SECONDS}
-        return await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, **request)
-
-    async def _sweep(self, *, keep: bool = True) -> bool:
-        """Remove the files of repeats, and perhaps the run's folder; return whether no files of repeats are left."""
+    async def _ask(self, do: str, *, over: bool = False, **request: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Ask the agent something about the run's folder, which it clears of what is no longer needed before."""
         removals = set(self._removals)
-        answer = await self._ask("sweep", removals=sorted(removals), keep=keep)
+        request |= {"folder": self._folder, "limit_seconds": COMMAND_SECONDS, "removals": sorted(removals)}
+        answer = await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, over=over, **request)
         self._removals -= removals
-        return answer.get("left") is False
+        return answer
 
     async def _command(self, *words: str) -> str:
         """Run a command of Slurm and return its output.
 
         Raises:
-            Unreachable: It is not there, or failed.
+            Unreachable: It was not found, or failed.
         """
         try:
-            done = await self._channel.run(words, {"SLURM_BITSTR_LEN": "0"}, COMMAND_SECONDS)
-        except NotThere as error:
-            remedy = "Name the login host with ssh:" if self._queue.login is None else "Set PATH in a profile there"
-            raise Unreachable(f"{error.cause}: Slurm was not found. {remedy}") from error
-        if done.code != 0:
-            said = [plain_text(line, 300) for line in done.errors.splitlines()]
-            cause = next(filter(None, reversed(said)), "it failed without a message")
-            raise Unreachable(f"{self._channel.name}: {words[0]}: {cause}")
-        return done.output
+            return await self._channel.run(words, {}, COMMAND_SECONDS)
+        except LaunchFailed as error:
+            raise Unreachable(error.cause) from error
 
     async def _states(self) -> QueueStates:
         """Return the states of the run's jobs."""
-        words = ("--noheader", "--me", f"--name={self._name}", "--states=all", f"--format={STATES_FORMAT}")
+        words = ("--noheader", "--me", "--array", f"--name={self._name}", "--states=all", f"--format={STATES_FORMAT}")
         return read_states(await self._command("squeue", *words))
 
-    async def _cancel(self, names: Iterable[str], *options: str) -> None:
-        """Cancel tasks, ignoring those that have ended."""
-        tasks = [repeat.task for name in names if (repeat := self._repeats.get(name)) is not None]
-        await self._scancel(task_lists(task for task in tasks if task is not None), *options)
+    def _tasks(self, names: Iterable[str]) -> list[Task]:
+        repeats = [self._repeats[name] for name in names if name in self._repeats]
+        return [repeat.task for repeat in repeats if repeat.task is not None]
 
     async def _scancel(self, jobs: Sequence[str], *options: str) -> None:
+        """Cancel jobs, ignoring those that have ended."""
         if jobs:
-            await self._channel.run(["scancel", "--quiet", *options, *jobs], {}, COMMAND_SECONDS)
+            with contextlib.suppress(LaunchFailed):
+                await self._channel.run(["scancel", "--quiet", *options, *jobs], {}, COMMAND_SECONDS)
 
     async def _survey(self, run_id: str) -> None:
         """Find a run's pending, running and ended repeats on the cluster, once."""
@@ -364,7 +371,7 @@ class SlurmLauncher(QueueLauncher):
             job_id = submitted_id(printed)
             for index, job in enumerate(jobs.split()):
                 task = None if job_id is None else (job_id, index)
-                if _is_active(states.state(task)):  # else it ended without a result while no controller ran
+                if state_of(states, task).is_active:  # else it ended without a result while no controller ran
                     self._repeats[job] = _Repeat(task, was_there=True)
             self._last_array = max(job_id or 0, self._last_array or 0) or None
         for job in str(ended or "").split():
@@ -374,59 +381,21 @@ class SlurmLauncher(QueueLauncher):
     async def _poll(self) -> None:
         """Update all followed repeats, and cancel and remove others, in few requests for any number of repeats."""
         repeats = dict(self._repeats)  # threads add and remove some
-        await self._cancel([name for name, repeat in repeats.items() if repeat.ends])
+        await self._scancel(task_lists(self._tasks(name for name, repeat in repeats.items() if repeat.ends)))
         followed = {name: repeat for name, repeat in repeats.items() if repeat.is_followed}
         offsets = [(name, repeat.cutter.taken) for name, repeat in followed.items() if repeat.status is None]
-        if self._removals:
-            await self._sweep()
         states = await self._states()
-        answers = self._channel.answers(
+        answer = await self._ask(
             "poll",
-            folder=self._folder,
             followed=sorted(offsets, key=lambda item: item[1]),  # the quietest first: POLL_BYTES may not last for all
             limit_bytes=POLL_BYTES,
             limit_record_bytes=MAX_RECORD_BYTES + 1,
-            seconds=COMMAND_SECONDS,
         )
-        async with contextlib.aclosing(answers):
-            async for answer in answers:
-                if (repeat := followed.get(str(answer.get("job")))) is not None:
-                    repeat.lines += repeat.cutter.cut(self._channel.decode(answer.get("log")))
-                    if answer.get("ended") is not None:
-                        record = answer.get("record")
-                        repeat.status = self._channel.decode(answer["ended"])
-                        repeat.record = None if record is None else self._channel.decode(record)
+        found = answer.get("repeats")
+        for name, files in found.items() if isinstance(found, dict) else ():
+            if (repeat := followed.get(name)) is not None and isinstance(files, list) and len(files) == 3:
+                log, status, record = (None if text is None else self._channel.decode(text) for text in files)
+                repeat.lines += repeat.cutter.cut(log or b"")
+                repeat.status, repeat.record = status, record
         for repeat in followed.values():
-            _update(repeat, states.state(repeat.task))
-
-
-def _update(repeat: _Repeat, reported: SlurmState | None) -> None:
-    """Update a repeat by its state in the queue; None: Slurm no longer lists it."""
-    now, name = time.monotonic(), "" if reported is None else reported.name
-    repeat.state = reported or repeat.state
-    if reported is not None and name in WAITING:
-        repeat.ending = ending_of_pending(reported)
-        repeat.ends |= repeat.ending is not None
-        return
-    repeat.begun |= repeat.status is not None or bool(repeat.cutter.taken) or name not in ("", "CANCELLED")
-    repeat.quiet_since = None if name in ACTIVE else repeat.quiet_since or now
-    ended = (repeat.status or b"").startswith(b"code 0\n")  # Slurm may list it as running for a moment
-    if repeat.quiet_since is not None:
-        explained = repeat.status is not None or name in ENDINGS or (repeat.is_cancelled and not repeat.begun)
-        ended |= explained or now - repeat.quiet_since >= SETTLE_SECONDS
-    if ended:
-        repeat.lines += repeat.cutter.end()
-        repeat.ending = ending(reported, repeat.status)
-
-
-def _is_active(state: SlurmState | None) -> bool:
-    return state is not None and state.name in ACTIVE
-
-
-def _turn(state: SlurmState | None, trouble: str, *, silent: bool) -> Turn:
-    """Describe the state of a repeat, which waits until Slurm reports otherwise.
-
-    A container without output counts as waiting too: its node may be pulling the image, which takes none of its time.
-    """
-    waits = silent or state is None or state.name in WAITING
-    return Turn(waiting=waits, node=None if state is None else state.node, trouble=trouble)
+            repeat.note(state_of(states, repeat.task))

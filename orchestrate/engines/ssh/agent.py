@@ -1,10 +1,11 @@
 """The agent on a host without Docker, or on a cluster's login host. It is sent with each connection, never installed.
 
-It uses only the standard library of Python 3.6, to run with any Python of the host. It prints a mark, which separates
+It uses only the standard library of Python 3.6, to run with any Python of a login host, and elsewhere with that of the
+benchmarks. It prints a mark, which separates
 its answers from the output of login profiles. Then it serves requests until the connection ends: each is a line of JSON
-with an id, followed by an optional payload, and each has a thread of its own, so that none waits for another. Answers
-are lines of JSON with the id of their request; the last has `end`. Requests are carried out once received, whatever
-becomes of the connection; only `follow` and `install` end with it.
+with an id, followed by an optional payload, and each has a thread of its own, so that none waits for another. Each has
+one answer, a line of JSON with its id. Requests are carried out once received, whatever becomes of the connection; only
+`follow` and `install` end with it.
 
 All files are below one folder, `~/.tfbench`:
 
@@ -23,6 +24,7 @@ import base64
 import contextlib
 import errno
 import fcntl
+import importlib.util
 import io
 import json
 import os
@@ -37,16 +39,16 @@ import tarfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import IO, Any, Callable, Dict, List, Mapping, Optional
 
 Request = Dict[str, Any]
-"""What the controller asks for, together with the settings of the connection; or a line of an answer."""
+"""What the controller asks for, together with the settings of the connection; or an answer."""
 
 OVER = threading.Event()
 """Set once the connection has ended."""
 
 PROGRAM: bytes = globals().get("program", b"")
-"""This program, as `channel.READ_PROGRAM` has received it."""
+"""This program, as the connection has brought it."""
 
 WRITING = threading.Lock()
 
@@ -60,13 +62,11 @@ XLA_TOOLCHAIN = "cuda_sdk_lib"
 """Folder below the working directory that XLA searches first for ptxas and libdevice: the default of
 `xla_gpu_cuda_data_dir`. With it, XLA compiles as in an image, whatever CUDA the host has at /usr/local/cuda."""
 
-EXIT_BYTES = 4096
-"""Space reserved for `exit.json` in case the benchmark fills the disk."""
+SMALL_BYTES = 4096
+"""Size of files of `write_json`, and space reserved for `exit.json` in case the benchmark fills the disk."""
 
-CHUNK_BYTES = 64 * 1024
-
-MAX_LOG_CHUNK_BYTES, MAX_LAST_LOG_BYTES = 64 * 1024, 4 * 1024 * 1024
-"""Output that one poll sends of a running and of an ended repeat of a cluster."""
+CHUNK_BYTES, MAX_LAST_LOG_BYTES = 64 * 1024, 4 * 1024 * 1024
+"""Output that one answer has of a repeat; the second: of one of a cluster that has ended."""
 
 PIP_SETTINGS = (
     *("index-url", "extra-index-url", "no-index", "find-links", "trusted-host", "proxy", "cert", "client-cert"),
@@ -74,41 +74,36 @@ PIP_SETTINGS = (
 )
 """Variables of pip that are kept: how to reach packages. Others may change what is installed, and where."""
 
-QUERY_PYTHON = """\
-import importlib.metadata, importlib.util, json, platform, re, sys
-try:
-    from pip._vendor.packaging.tags import sys_tags
-    libc = {match[1] for tag in sys_tags() if (match := re.match(r"(manylinux_[0-9]+_[0-9]+|musllinux)", tag.platform))}
-except ImportError:
-    libc = set()
-def version(*names):
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            pass
-json.dump({"version": platform.python_version(),
-           "pip": importlib.util.find_spec("pip") is not None, "libc": sorted(libc),
-           "tensorflow": version("tensorflow", "tensorflow-cpu"), "keras": version("keras")}, sys.stdout)
-"""
-
 
 class RequestFailed(Exception):
     """A request failed, for the reason given in words."""
 
 
 def write(**document: Any) -> None:
-    """Write a line to the connection; raises BrokenPipeError when it has ended."""
+    """Write an answer; raises BrokenPipeError when the connection has ended."""
     data = memoryview(json.dumps(document).encode() + b"\n")
     with WRITING:
         while data:
             data = data[os.write(1, data) :]
 
 
-def run(words: List[str], seconds: float = 60.0, **settings: Any) -> "subprocess.CompletedProcess[bytes]":
-    """Run a program, which gets no input: it must not read the next requests."""
+def run(words: List[str], seconds: float = 60.0, **settings: Any) -> str:
+    """Run a program and return its output; it gets no input, because it must not read the next requests."""
     pipe = subprocess.PIPE
-    return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, timeout=seconds, **settings)
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, timeout=seconds, **settings)
+    except FileNotFoundError:
+        remedy = "Name the login host with ssh:, or set PATH in a profile there"
+        raise RequestFailed(f"{words[0]} was not found. {remedy}") from None
+    if done.returncode != 0:
+        raise RequestFailed(f"{words[0]} ended with exit code {done.returncode}: {last_line(done.stderr)}")
+    return str(done.stdout, "utf-8", "replace")
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line with text of a program's output."""
+    lines = output[-10_000:].decode("utf-8", "replace").split("\n")
+    return next((line[-500:] for line in reversed(lines) if line.strip()), "it printed nothing")
 
 
 def read_json(path: Path) -> Optional[Request]:
@@ -121,10 +116,10 @@ def read_json(path: Path) -> Optional[Request]:
 
 
 def write_json(path: Path, document: Request) -> None:
-    """Write a file atomically."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(document, file)
+    """Write a small file atomically, into space that was reserved if there is some: the disk may be full."""
+    part = path.with_suffix(".part")
+    with part.open("r+b" if part.exists() else "wb") as file:
+        file.write(json.dumps(document).encode().ljust(SMALL_BYTES))
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
@@ -133,31 +128,22 @@ def write_json(path: Path, document: Request) -> None:
 # ---- the host: Pythons, an image, facts
 
 
-def hello(request: Request) -> Iterator[Request]:
-    """Report the host's Pythons, its tfbench image, what is installed, free space and time."""
+def hello(request: Request) -> Request:
+    """Report this Python, the host's tfbench image, what is installed, free space and time."""
     root = Path(request["root"])
     root.mkdir(parents=True, exist_ok=True)
-    names = [request["python"]] if request["python"] else request["pythons"]
-    paths = dict.fromkeys(shutil.which(str(Path(name).expanduser())) for name in names)
-    yield {
-        "pythons": list(filter(None, map(query_python, filter(None, paths)))),
+    return {
+        "python": request["python"] or sys.executable,
+        "tensorflow": importlib.util.find_spec("tensorflow") is not None,
         "image": read_json(Path(request["image_file"])),
         "runners": folders(root / "runner"),
         "environments": folders(root / "environments"),
         "free_bytes": shutil.disk_usage(root).free,
         "machine": platform.machine(),
+        "libc": os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else "musl",
         "now": time.time(),
         "root": str(root),
     }
-
-
-def query_python(path: str) -> Optional[Request]:
-    """Return an interpreter's path, version and packages; None: it cannot be started."""
-    try:
-        found = json.loads(run([path, "-c", QUERY_PYTHON], check=True).stdout)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return {**found, "path": path} if isinstance(found, dict) else None
 
 
 def folders(parent: Path) -> List[str]:
@@ -165,7 +151,12 @@ def folders(parent: Path) -> List[str]:
     return sorted(path.name for path in parent.glob("*") if "." not in path.name)
 
 
-def unpack(request: Request) -> Iterator[Request]:
+def free(request: Request) -> Request:
+    """Report the free space."""
+    return {"free_bytes": shutil.disk_usage(request["root"]).free}
+
+
+def unpack(request: Request) -> Request:
     """Unpack the runner, once per version."""
     target = Path(request["root"], "runner", request["digest"])
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
@@ -177,19 +168,14 @@ def unpack(request: Request) -> Iterator[Request]:
             part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    yield {"runner": str(target)}
+    return {"runner": str(target)}
 
 
-def command(request: Request) -> Iterator[Request]:
+def command(request: Request) -> Request:
     """Run a command of the host with variables of the controller, e.g. the probe, or one of Slurm's."""
     environment = with_login(os.environ, request["environment"])
-    try:  # a project in the current folder may have a package `results`
-        done = run(request["words"], request["limit_seconds"], cwd="/", env=environment)
-    except FileNotFoundError:
-        yield {"missing": request["words"][0]}
-    else:
-        output, errors = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr[-CHUNK_BYTES:]))
-        yield {"code": done.returncode, "output": output, "errors": errors}
+    # A project in the current folder may have a package `results`.
+    return {"output": run(request["words"], request["limit_seconds"], cwd="/", env=environment)}
 
 
 def with_login(login: Mapping[str, str], ours: Dict[str, str]) -> Dict[str, str]:
@@ -201,18 +187,17 @@ def with_login(login: Mapping[str, str], ours: Dict[str, str]) -> Dict[str, str]
 # ---- the environment: the locked packages of a variant
 
 
-def install(request: Request) -> Iterator[Request]:
+def install(request: Request) -> Request:
     """Install locked packages into a folder named by the digest of the lock and the Python version."""
     target = Path(request["root"], "environments", request["digest"])
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w", encoding="utf-8") as lock:
-        while not locked(lock):
-            yield {"waiting": "another controller makes the same environment"}
-            if OVER.wait(request["heartbeat_seconds"]):
-                return
+        while not locked(lock):  # another controller makes the same environment
+            if OVER.wait(1.0):
+                return {}
         if not target.is_dir():
-            yield from make_environment(request, target)
-    yield {"site": str(target / "site")}
+            make_environment(request, target)
+    return {"site": str(target / "site")}
 
 
 def locked(file: IO[str]) -> bool:
@@ -224,7 +209,7 @@ def locked(file: IO[str]) -> bool:
     return True
 
 
-def make_environment(request: Request, target: Path) -> Iterator[Request]:
+def make_environment(request: Request, target: Path) -> None:
     """Install into a temporary folder, then rename it to `target`."""
     for old in target.parent.glob(f"{target.name}.part-*"):
         shutil.rmtree(old, ignore_errors=True)  # left by a dead process, because we hold the lock
@@ -243,16 +228,13 @@ def make_environment(request: Request, target: Path) -> Iterator[Request]:
             stderr=subprocess.STDOUT,
             env=environment,
         )
-    free = shutil.disk_usage(part).free
     try:
-        while not wait_for(lambda: child.poll() is not None or OVER.is_set(), 2.0):
-            yield {"installed_bytes": max(0, free - shutil.disk_usage(part).free)}
+        wait_for(lambda: child.poll() is not None or OVER.is_set(), float("inf"))
     finally:
         child.kill()
         child.wait()
     if child.returncode != 0:
-        lines = log.read_bytes()[-10_000:].decode("utf-8", "replace").split("\n")
-        cause = next((line[-500:] for line in reversed(lines) if line.strip()), "it printed nothing")
+        cause = last_line(log.read_bytes())
         shutil.rmtree(part, ignore_errors=True)
         raise RequestFailed(f"pip could not install the locked packages (exit code {child.returncode}): {cause}")
     part.rename(target)
@@ -273,7 +255,7 @@ def job_folder(request: Request) -> Path:
     return Path(request["root"], "jobs", request["run"], request["job"])
 
 
-def start(request: Request) -> Iterator[Request]:
+def start(request: Request) -> Request:
     """Start a repeat, or reattach to the existing one of this name."""
     folder, machine = job_folder(request), Path(request["root"], request["machine"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -281,20 +263,18 @@ def start(request: Request) -> Iterator[Request]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         clear_dead(folder)
         if (folder / "state.json").exists():
-            yield {"reattached": True}
-            return
+            return {"reattached": True}
         descriptor = os.open(str(machine), os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # until this run is seen to measure, or has failed to start
             for state in machine.glob(request["states"]):
                 other = state.parent.parent.name
                 if other != request["run"] and is_alive(read_json(state) or {}):
-                    yield {"busy": other}
-                    return
+                    return {"busy": other}
             launch(request)
         finally:
             os.close(descriptor)
-    yield {"reattached": False}
+    return {"reattached": False}
 
 
 def clear_dead(folder: Path) -> None:
@@ -311,10 +291,9 @@ def clear_dead(folder: Path) -> None:
 
 def launch(request: Request) -> None:
     """Start a guardian and wait until the benchmark runs or has failed to start."""
-    settings = {**request, "payload": None, "guards": True}
-    text = b"%d\n%s%s\n" % (len(PROGRAM), PROGRAM, json.dumps(settings).encode())
-    words, pipe, null = [sys.executable, "-c", request["read_program"]], subprocess.PIPE, subprocess.DEVNULL
-    done = subprocess.run(words, input=text, stdout=pipe, stderr=null, cwd="/", start_new_session=True)
+    settings = json.dumps({**request, "payload": None, "guards": True}).encode() + b"\n"
+    words, pipe, null = [sys.executable, "-c", PROGRAM.decode()], subprocess.PIPE, subprocess.DEVNULL
+    done = subprocess.run(words, input=settings, stdout=pipe, stderr=null, cwd="/", start_new_session=True)
     if done.stdout != STARTED:
         cause = done.stdout.decode("utf-8", "replace")
         raise RequestFailed(cause or "the benchmark's guardian ended before the benchmark had started")
@@ -324,7 +303,6 @@ def guard(request: Request) -> None:
     """Run a benchmark to its end and write how it ended, in a process of its own."""
     folder = job_folder(request)
     try:
-        killed_before = killed_for_memory()
         child = start_child(request, folder)
     except OSError as error:
         for name in ("state.json", "exit.part"):
@@ -335,14 +313,12 @@ def guard(request: Request) -> None:
     os.write(1, STARTED)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # `launch` reads to the end
     problem = keep_output_until_end(child, folder / "output.log", request["log_bytes"])
-    code = child.returncode
-    out_of_memory = code == -signal.SIGKILL and killed_for_memory() > killed_before
-    write_exit(folder, {"code": code, "out_of_memory": out_of_memory, "detail": problem})
+    write_json(folder / "exit.json", {"code": child.returncode, "detail": problem})
 
 
 def start_child(request: Request, folder: Path) -> "subprocess.Popen[bytes]":
     """Start the benchmark; after an error, no process is left running."""
-    (folder / "exit.part").write_bytes(b" " * EXIT_BYTES)
+    (folder / "exit.part").write_bytes(b" " * SMALL_BYTES)
     (folder / "output.log").touch()
     if request["toolchain"] and Path(request["toolchain"]).is_dir():
         (folder / XLA_TOOLCHAIN).symlink_to(request["toolchain"])
@@ -383,20 +359,10 @@ def keep_output_until_end(child: "subprocess.Popen[bytes]", log: Path, limit: in
     return "; ".join(problems)
 
 
-def kill_group(pid: int) -> None:
-    """Kill a process group, if it still exists."""
+def kill_group(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def write_exit(folder: Path, document: Request) -> None:
-    """Write how a benchmark ended into reserved space, because the disk may be full."""
-    part = folder / "exit.part"
-    with part.open("r+b") as file:
-        file.write(json.dumps(document).encode().ljust(EXIT_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(folder / "exit.json")
+        os.killpg(pid, number)
 
 
 def keep_output(pipe: IO[bytes], path: Path, left: int, problems: List[str]) -> None:
@@ -412,25 +378,11 @@ def keep_output(pipe: IO[bytes], path: Path, left: int, problems: List[str]) -> 
                 problems.append(f"its output could not be kept: {describe(error)}")
 
 
-def describe(error: OSError) -> str:
+def describe(error: Exception) -> str:
     """Return an error's message, which names a full disk clearly."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full ({error})"
-    return str(error)
-
-
-def killed_for_memory() -> int:
-    """Return the number of out-of-memory kills in our control group."""
-    try:
-        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").rsplit("::", 1)[-1].strip()
-        for group in (own.strip("/"), ""):
-            events = Path("/sys/fs/cgroup", group, "memory.events")
-            if events.exists():
-                lines = events.read_text(encoding="utf-8").splitlines()
-                return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    except (OSError, ValueError, IndexError):
-        pass
-    return 0
+    return str(error) if isinstance(error, OSError) else repr(error)
 
 
 def identity(pid: int) -> Optional[str]:
@@ -459,41 +411,29 @@ def is_alive(state: Request) -> bool:
     return lives(state.get("guardian")) or lives(state.get("child"))
 
 
-def follow(request: Request) -> Iterator[Request]:
-    """Send a repeat's output from an offset on, then how it ended."""
-    folder = job_folder(request)
-    state = state_of(folder)
+def follow(request: Request) -> Request:
+    """Wait for more output of a repeat, or its end; send both."""
+    folder, offset, begins = job_folder(request), request["offset"], time.monotonic()
+    state, log = state_of(folder), folder / "output.log"
     if state is None:
-        yield {"lost": "the repeat's folder is gone: somebody removed it, or the host was replaced"}
-        return
+        return {"lost": "the repeat's folder is gone: somebody removed it, or the host was replaced"}
+    printed = log.stat().st_mtime_ns
     if "guardian" not in state:  # damaged: it may still have to write how the repeat ended
         wait_for((folder / "exit.json").exists, END_OF_OUTPUT_SECONDS)
-    offset, answered_at, printed_at, chunk = request["offset"], time.monotonic(), printed(folder), b""
-    while not OVER.wait(0 if chunk else POLL_SECONDS):
+    while True:
         alive, ended = is_alive(state), read_json(folder / "exit.json")
-        chunk = read_regular(folder / "output.log", CHUNK_BYTES, offset) or b""
+        chunk = read_regular(log, CHUNK_BYTES, offset) or b""
+        if len(chunk) < CHUNK_BYTES and (ended is not None or not alive):
+            return {"log": text_of(chunk), "code": None, **(ended or {})}
         if chunk:
-            offset, answered_at, printed_at = offset + len(chunk), time.monotonic(), printed(folder)
-            yield {"log": text_of(chunk)}
-        elif ended is not None or not alive:
-            yield ended or {"code": None, "out_of_memory": False}
-            return
-        elif time.monotonic() - answered_at > request["heartbeat_seconds"]:
-            before, answered_at, printed_at = printed_at, time.monotonic(), printed(folder)
-            yield {"alive": True, "prints": printed_at != before}
+            return {"log": text_of(chunk)}
+        if time.monotonic() - begins > request["wait_seconds"] or OVER.wait(POLL_SECONDS):
+            return {"prints": log.stat().st_mtime_ns != printed}  # also what was discarded
 
 
-def printed(folder: Path) -> int:
-    """Return when a repeat printed last, also what was discarded, in nanoseconds; 0: never."""
-    try:
-        return (folder / "output.log").stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def collect(request: Request) -> Iterator[Request]:
+def collect(request: Request) -> Request:
     """Send the record, at most one byte more than the limit."""
-    yield {"record": text_of(read_regular(job_folder(request) / "record.json", request["limit"] + 1))}
+    return {"record": text_of(read_regular(job_folder(request) / "record.json", request["limit"] + 1))}
 
 
 def text_of(data: Optional[bytes]) -> Optional[str]:
@@ -512,17 +452,15 @@ def read_regular(path: Path, limit: int, offset: int = 0) -> Optional[bytes]:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            file.seek(offset)
-            return file.read(limit)
+        return os.pread(descriptor, limit, offset)
     finally:
         os.close(descriptor)
 
 
-def stop(request: Request) -> Iterator[Request]:
+def stop(request: Request) -> Request:
     """End a repeat, with SIGTERM first so that it can write its record."""
     end(request, signal.SIGTERM, signal.SIGKILL)
-    yield {"stopped": True}
+    return {"stopped": True}
 
 
 def end(request: Request, *numbers: int) -> None:
@@ -532,17 +470,14 @@ def end(request: Request, *numbers: int) -> None:
     for number in numbers:
         if not lives(child):
             break
-        try:
-            os.killpg(state["pid"], number)
-        except ProcessLookupError:
-            break
+        kill_group(state["pid"], number)
         wait_for(lambda: not lives(child), seconds)
     if not wait_for(lambda: not lives(guardian), seconds):  # stopped or hung
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(str(guardian).split()[0]), signal.SIGKILL)
 
 
-def remove(request: Request) -> Iterator[Request]:
+def remove(request: Request) -> Request:
     """Kill a repeat and remove its folder, and the run's folder if it is the last."""
     folder = job_folder(request)
     end(request, signal.SIGKILL)
@@ -550,13 +485,13 @@ def remove(request: Request) -> Iterator[Request]:
     with contextlib.suppress(OSError):  # not empty
         folder.parent.rmdir()
         folder.parent.parent.rmdir()
-    yield {"removed": True}
+    return {"removed": True}
 
 
-def running(request: Request) -> Iterator[Request]:
+def running(request: Request) -> Request:
     """List the repeats of a run on this host, running or ended."""
     run = Path(request["root"], "jobs", request["run"])
-    yield {"jobs": sorted(path.parent.name for path in run.glob("*/state.json"))}
+    return {"jobs": sorted(path.parent.name for path in run.glob("*/state.json"))}
 
 
 def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
@@ -572,18 +507,28 @@ def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
 # ---- Slurm: a run's folder in the one that all nodes share
 
 
-def survey(request: Request) -> Iterator[Request]:
-    """List a run's arrays with their jobs and what sbatch printed, and the repeats that have begun and ended."""
+def swept(request: Request) -> Path:
+    """Return the run's folder, after the files of repeats that are no longer needed were removed."""
     folder = Path(request["folder"])
+    for job in request["removals"]:
+        shutil.rmtree(str(folder / "jobs" / job), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (folder / "done" / job).unlink()
+    return folder
+
+
+def survey(request: Request) -> Request:
+    """List a run's arrays with their jobs and what sbatch printed, and the repeats that have begun and ended.
+
+    If the run is over and has neither, its folder goes.
+    """
+    folder = swept(request)
     arrays = {path.stem.split("-")[-1]: path for path in folder.glob("array-*.jobs")}
-    yield {
-        "usable": os.access(str(folder.parent), os.W_OK),
-        "arrays": {
-            number: ["\n".join(path.read_text().split()), printed_by_sbatch(path)] for number, path in arrays.items()
-        },
-        "begun": names_in(folder / "jobs"),
-        "ended": names_in(folder / "done"),
-    }
+    listed = {number: ["\n".join(path.read_text().split()), printed_by_sbatch(path)] for number, path in arrays.items()}
+    begun, ended = names_in(folder / "jobs"), names_in(folder / "done")
+    if request["over"] and not (begun or ended):
+        shutil.rmtree(str(folder), ignore_errors=True)
+    return {"usable": os.access(str(folder.parent), os.W_OK), "arrays": listed, "begun": begun, "ended": ended}
 
 
 def printed_by_sbatch(jobs: Path) -> str:
@@ -597,68 +542,50 @@ def names_in(folder: Path) -> str:
     return "\n".join(path.name for path in folder.glob("[!.]*"))
 
 
-def submit(request: Request) -> Iterator[Request]:
-    """Submit an array once, whatever becomes of the connection and of its answer."""
-    folder = Path(request["folder"])
+def submit(request: Request) -> Request:
+    """Submit an array once, whatever becomes of the connection and of its answer; return what sbatch printed."""
+    folder = swept(request)
     os.umask(0o077)
     for name in ("jobs", "done"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     jobs = folder / f"array-{request['number']}.jobs"
     if jobs.exists():  # an earlier request, whose answer was lost, submits it
         wait_for(lambda: bool(printed_by_sbatch(jobs)) or not jobs.exists(), request["limit_seconds"])
-    if printed_by_sbatch(jobs):
-        yield {"code": 0, "output": printed_by_sbatch(jobs), "errors": ""}
-        return
-    jobs.write_text(request["jobs"] + "\n")
-    script = jobs.with_suffix(".sh")
-    script.write_text(request["script"], encoding="utf-8")
-    done = run(["sbatch", "--parsable", "--chdir=/", *request["options"], str(script)], request["limit_seconds"])
-    output, errors = (stream.decode("utf-8", "replace")[-4000:] for stream in (done.stdout, done.stderr))
-    if done.returncode == 0:
-        jobs.with_suffix(".out").write_text(output, encoding="utf-8")
-    else:
-        jobs.unlink()
-    yield {"code": done.returncode, "output": output, "errors": errors}
+    if not printed_by_sbatch(jobs):
+        jobs.write_text(request["jobs"] + "\n")
+        script = jobs.with_suffix(".sh")
+        script.write_text(request["script"], encoding="utf-8")
+        words = ["sbatch", "--parsable", "--chdir=/", *request["options"], str(script)]
+        try:
+            jobs.with_suffix(".out").write_text(run(words, request["limit_seconds"]), encoding="utf-8")
+        except RequestFailed:
+            jobs.unlink()
+            raise
+    return {"output": printed_by_sbatch(jobs)}
 
 
-def sweep(request: Request) -> Iterator[Request]:
-    """Remove the files of repeats, and the run's folder if no repeat is left and it is not to be kept."""
-    folder = Path(request["folder"])
-    for job in request["removals"]:
-        shutil.rmtree(str(folder / "jobs" / job), ignore_errors=True)
-        with contextlib.suppress(OSError):
-            (folder / "done" / job).unlink()
-    left = any(folder.glob("jobs/*")) or any(folder.glob("done/*"))
-    if not (left or request["keep"]):
-        shutil.rmtree(str(folder), ignore_errors=True)
-    yield {"left": left}
-
-
-def poll(request: Request) -> Iterator[Request]:
+def poll(request: Request) -> Request:
     """Send new output of repeats and, once they have ended, their records."""
-    folder, left = Path(request["folder"]), request["limit_bytes"]
+    folder, left = swept(request), request["limit_bytes"]
+    repeats: Request = {}
     names_in(folder / "done")  # makes an NFS client refresh its cache of the folder
     for job, offset in request["followed"]:
-        if left <= 0:
-            return
         ended = read_regular(folder / "done" / job, 1000)
-        most = MAX_LOG_CHUNK_BYTES if ended is None else MAX_LAST_LOG_BYTES
-        log = read_regular(folder / "jobs" / job / "output.log", most, offset)
+        most = CHUNK_BYTES if ended is None else MAX_LAST_LOG_BYTES
+        log = read_regular(folder / "jobs" / job / "output.log", most, offset) or b""
         record = None
         if ended is not None:
             record = read_regular(folder / "jobs" / job / "record.json", request["limit_record_bytes"])
+        left -= len(log) + len(record or b"")
+        if repeats and left < 0:
+            break
         if log or ended is not None:
-            yield {"job": job, "log": text_of(log or b""), "record": text_of(record), "ended": text_of(ended)}
-        left -= len(log or b"") + len(record or b"")
+            repeats[job] = [text_of(log), text_of(ended), text_of(record)]
+    return {"repeats": repeats}
 
 
-REQUESTS = {
-    do.__name__: do
-    for do in (
-        *(hello, command, unpack, install, start, follow, collect, stop, remove, running),
-        *(survey, submit, sweep, poll),
-    )
-}
+ON_HOSTS = (hello, free, command, unpack, install, start, follow, collect, stop, remove, running)
+REQUESTS = {do.__name__: do for do in (*ON_HOSTS, survey, submit, poll)}
 
 
 def serve(settings: Request) -> None:
@@ -666,39 +593,28 @@ def serve(settings: Request) -> None:
     signal.signal(signal.SIGALRM, lambda *_: sys.exit())
     try:
         while True:
-            signal.alarm(settings["silence_seconds"])  # a host learns of a dead link only after hours
+            signal.alarm(settings["silence_seconds"])
             line = sys.stdin.buffer.readline()
             if not line:
                 return
-            if not line.strip():  # a sign of life
-                continue
             request = {**settings, **json.loads(line.decode())}
             request["payload"] = sys.stdin.buffer.read(request["payload_bytes"])
-            try:
-                threading.Thread(target=carry_out, args=(request,)).start()
-            except RuntimeError as error:
-                write(id=request["id"], failed=f"{request['do']}: {error}", end=True)
+            threading.Thread(target=carry_out, args=(request,)).start()
     finally:
         signal.alarm(0)
         OVER.set()
 
 
 def carry_out(request: Request) -> None:
-    """Carry out a request."""
-    last: Request = {}
+    """Carry out a request, and answer."""
+    try:
+        answer = REQUESTS[request["do"]](request)
+    except (RequestFailed, subprocess.SubprocessError) as failure:
+        answer = {"failed": str(failure)}
+    except Exception as error:  # noqa: BLE001  also a bug: the controller must not wait for an answer
+        answer = {"failed": f"{request['do']}: {describe(error)}"}
     with contextlib.suppress(BrokenPipeError):
-        try:
-            for answer in REQUESTS[request["do"]](request):
-                write(id=request["id"], **answer)
-        except BrokenPipeError:
-            raise
-        except (RequestFailed, subprocess.SubprocessError) as failure:
-            last = {"failed": str(failure)}
-        except OSError as error:
-            last = {"failed": f"{request['do']}: {describe(error)}"}
-        except Exception as error:  # noqa: BLE001  a bug: the controller must not wait for an answer
-            last = {"failed": f"{request['do']}: {error!r}"}
-        write(id=request["id"], **last, end=True)
+        write(id=request["id"], **answer)
 
 
 def main() -> None:
@@ -712,7 +628,7 @@ def main() -> None:
     settings["root"] = str(Path(settings["root"]).expanduser())
     if settings["finds"]:
         os.environ.update(login_variables(settings["finds"]))
-    sys.stdout.write(settings["mark"] + "\n")
+    sys.stdout.write(settings["mark"] + '\n{"agent": true}\n')
     sys.stdout.flush()
     serve(settings)
 
@@ -724,9 +640,8 @@ def login_variables(program: str) -> Dict[str, str]:
     """
     shell, mark = os.environ.get("SHELL") or "sh", "tfbench-variables"
     for words in ([shell, "-l"], [shell, "-l", "-i"], ["sh", "-l"]):
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            printed_all = run([*words, "-c", f"echo {mark} && exec env -0"], 20.0).stdout
-            lines = printed_all.decode("utf-8", "surrogateescape").rpartition(mark + "\n")[2].split("\0")
+        with contextlib.suppress(RequestFailed, OSError, subprocess.SubprocessError):
+            lines = run([*words, "-c", f"echo {mark} && exec env -0"], 20.0).rpartition(mark + "\n")[2].split("\0")
             variables = {name: value for name, _, value in (line.partition("=") for line in lines) if name}
             if shutil.which(program, path=variables.get("PATH", "")):
                 return variables

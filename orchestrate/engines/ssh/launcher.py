@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
@@ -18,9 +19,9 @@ from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, alway
 from orchestrate.engines.invocation import host_flags, job_variables
 from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.engines.ssh import software
-from orchestrate.engines.ssh.channel import Channel, NoPython
+from orchestrate.engines.ssh.channel import Channel, NoPython, shared_channel
 from orchestrate.engines.ssh.software import Hello, HostSoftware, Packages
-from orchestrate.errors import Busy, LaunchFailed, Lost, PullFailed, Unreachable
+from orchestrate.errors import Busy, HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
@@ -32,18 +33,15 @@ from results.schema import Status
 from results.schema.record_json import MAX_RECORD_BYTES
 
 PROBE_SECONDS = 60.0
-INSTALL_SILENCE_SECONDS = 120.0
-"""The agent reports every 2 seconds while pip runs."""
-
 PATIENCE_SECONDS = 300.0
 """How long a host may be unreachable before its benchmark counts as lost."""
 
 BETWEEN_ATTEMPTS_SECONDS = 2.0
 
-T = TypeVar("T")
+BETWEEN_ANSWERS_SECONDS, MUCH_BYTES = 0.2, 1 << 16
+"""Time between requests for output, unless the last answer had so much."""
 
-Notify = Callable[[str, str], None]
-"""Receives a host's key and a message."""
+PROGRESS_SECONDS = 2.0
 
 
 class AgentLauncher(Launcher):
@@ -52,7 +50,7 @@ class AgentLauncher(Launcher):
     Args:
         host: Settings of the host.
         channel: Channel to its agent.
-        notify: Receives messages for the user.
+        pulls: Shared by all hosts of a run; limits concurrent installations.
 
     Attributes:
         command: Replaces `python -m tfbench` in tests.
@@ -63,10 +61,10 @@ class AgentLauncher(Launcher):
 
     command: Sequence[str] = ()
 
-    def __init__(self, host: Host, channel: Channel, notify: Notify) -> None:
+    def __init__(self, host: Host, channel: Channel, pulls: PullLimits) -> None:
         self._host = host
         self._channel = channel
-        self._notify = notify
+        self._pulls = pulls
 
     def start(self, job: Job) -> bool:
         """See `Launcher.start`; the folder of the repeat is the lock."""
@@ -93,63 +91,50 @@ class AgentLauncher(Launcher):
         return answer.get("reattached") is True
 
     async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
-        """See `Launcher.follow`; reconnects after a broken connection and continues at the same offset."""
-        once = functools.partial(self._follow_once, job, Lines(), on_line)
-        return await self._patiently("the host was lost while the benchmark ran", once)
-
-    async def _follow_once(self, job: Job, lines: Lines, on_line: OutputLine) -> Ending | None:
-        """Follow once; None: the connection broke after at least one answer, or ended early."""
-        received = False
-        answers = self._channel.answers("follow", run=job.origin.run_id, job=job.id, offset=lines.taken)
-        try:
-            async with contextlib.aclosing(answers):
-                async for answer in answers:
-                    received = True
-                    if "log" in answer:
-                        for line in lines.cut(self._channel.decode(answer["log"])):
-                            on_line(line)
-                        await anyio.sleep(0)  # others have their turn
-                    elif answer.get("prints") is True:  # more than the agent keeps
-                        on_line("")
-                    elif "code" in answer:
-                        for line in lines.end():
-                            on_line(line)
-                        return _ending(answer)
-        except Unreachable:
-            if not received:
-                raise
-        return None
+        """See `Launcher.follow`; asks for what follows an offset, whatever became of the last answer."""
+        lines = Lines()
+        while True:
+            answer = await self._patiently("follow", job, offset=lines.taken)
+            output = self._channel.decode(answer.get("log") or "")
+            for line in lines.cut(output):
+                on_line(line)
+            if "code" in answer:
+                for line in lines.end():
+                    on_line(line)
+                return _ending(answer)
+            if answer.get("prints") is True:  # more than the agent keeps
+                on_line("")
+            await anyio.sleep(0 if len(output) >= MUCH_BYTES else BETWEEN_ANSWERS_SECONDS)
 
     def collect(self, job: Job) -> bytes | None:
         """See `Launcher.collect`; retries while the host is unreachable."""
-        about: dict[str, Any] = {"run": job.origin.run_id, "job": job.id, "limit": MAX_RECORD_BYTES}
-        once = functools.partial(self._channel.answer, "collect", **about)
-        record = loop.wait_for(self._patiently("the host was lost", once)).get("record")
+        record = loop.wait_for(self._patiently("collect", job, limit=MAX_RECORD_BYTES)).get("record")
         return None if record is None else self._channel.decode(record)[: MAX_RECORD_BYTES + 1]
 
-    async def _patiently(self, lost: str, action: Callable[[], Awaitable[T | None]]) -> T:
-        """Repeat an action until it has a result, also while the host is unreachable, of which the user hears once.
+    async def _patiently(self, do: str, job: Job, **request: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Ask about a repeat, also while the host is unreachable, of which the user hears once.
 
         Raises:
-            Lost: It was unreachable for too long; with this reason.
+            Lost: It was unreachable for too long.
         """
         away_since: float | None = None
         while True:
             try:
-                done = await action()
+                answer = await self._channel.answer(do, run=job.origin.run_id, job=job.id, **request)
             except Unreachable as error:
                 if away_since is None:
                     away_since, minutes = time.monotonic(), f"{PATIENCE_SECONDS / 60:g} minutes"
-                    self._notify(self._host.key, f"does not answer; trying again for up to {minutes}: {error.cause}")
+                    self._notify(f"does not answer; trying again for up to {minutes}: {error.cause}")
                 if time.monotonic() - away_since > PATIENCE_SECONDS:
-                    raise Lost(f"{lost}: {error.cause}") from error
+                    raise Lost(f"the host was lost: {error.cause}") from error
+                await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
             else:
                 if away_since is not None:
-                    self._notify(self._host.key, "answers again")
-                    away_since = None
-                if done is not None:
-                    return done
-            await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
+                    self._notify("answers again")
+                return answer
+
+    def _notify(self, message: str) -> None:
+        self._pulls.notify(self._host.key, message)
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; sends SIGTERM first so that the benchmark can write its record."""
@@ -166,19 +151,13 @@ class AgentLauncher(Launcher):
         return [name for name in names if isinstance(name, str) and name.startswith(f"{self._host.key}.")]
 
     def close(self) -> None:
-        """See `Launcher.close`."""
-        self._channel.close()
+        """See `Launcher.close`; the connection stays open for others until this process ends."""
 
     def _run_probe(self, used: HostSoftware) -> Facts:
         """Run the probe with the given software."""
         words, where = (used.python, "-m", "tfbench.probe"), self._channel.name
-        done = loop.wait_for(self._channel.run(words, used.environment, PROBE_SECONDS))
-        if done.code != 0:
-            said = done.errors.split("\n")
-            cause = next((plain_text(line, 300) for line in reversed(said) if line.strip()), "it printed nothing")
-            raise LaunchFailed(f"{where}: the probe ended with exit code {done.code}: {cause}")
         try:
-            facts = facts_from_probe(done.output)
+            facts = facts_from_probe(loop.wait_for(self._channel.run(words, used.environment, PROBE_SECONDS)))
         except ValueError as error:
             raise LaunchFailed(f"{where}: {plain_text(str(error), 300)}") from error
         if self._host.wants_gpus:
@@ -211,7 +190,7 @@ class ProcessLauncher(AgentLauncher):
     def __init__(self, host: Host, run_path: Path | None) -> None:
         # Absolute, because the agent has another working directory.
         root = "/nonexistent" if run_path is None else str(run_path.absolute() / "work")
-        super().__init__(host, Channel(None, root=root), lambda host, message: None)
+        super().__init__(host, shared_channel(None, root=root), PullLimits())
 
     def probe(self) -> Facts:
         """See `Launcher.probe`."""
@@ -235,13 +214,8 @@ class SSHLauncher(AgentLauncher):
     def __init__(self, host: Host, pulls: PullLimits, channel: Channel | None = None) -> None:
         if host.ssh is None:
             raise ValueError(f"host {host.name} is not reached by ssh")
-        super().__init__(
-            host,
-            channel or Channel(host.ssh, keys=host.host_keys),
-            lambda key, message: pulls.notify(key, message),
-        )
-        self._pulls = pulls
-        self._software: dict[str | None, HostSoftware] = {}
+        python = {"python": host.python} if host.python is not None else {"fits": software.FITS}
+        super().__init__(host, channel or shared_channel(host.ssh, host.host_keys, **python), pulls)
         self._clock_skew_seconds = 0.0
 
     def probe(self) -> Facts:
@@ -262,20 +236,29 @@ class SSHLauncher(AgentLauncher):
 
     @functools.cached_property
     def _hello(self) -> Hello:
-        """What the host has; a Python is installed if it has none for the agent, or none for our packages."""
+        """What the host has; a Python is installed if none fits.
+
+        Raises:
+            LaunchFailed: The installation failed; the message includes why it was needed.
+        """
         try:
-            hello = self._read_hello()
-            if hello.image is not None or self._host.python is not None or software.fitting_python(hello.pythons):
-                return hello
-            why = self._no_python(hello)
+            return self._read_hello()
         except NoPython as error:
-            why = str(error)
-        self._install_python(why)
+            if self._host.python is not None:
+                raise
+            why = f"{error.cause}. Needed: Python {software.PYTHON_VERSION} with pip"
+        self._notify(f"installing Python {software.PYTHON_VERSION} below ~/.tfbench: {software.PYTHON_DOWNLOAD}")
+        try:
+            with self._pulls.turn("packages"):
+                loop.wait_for(self._channel.install_python())
+        except LaunchFailed as error:
+            remedy = f"Install Python {software.PYTHON_VERSION} with pip there, or rent from another image"
+            raise LaunchFailed(f"{why}. It could not be installed either: {error.cause}. {remedy}") from error
         return self._read_hello()
 
     def _read_hello(self) -> Hello:
         asked_at = time.time()
-        answer = self._channel.request("hello", python=self._host.python)
+        answer = self._channel.request("hello")
         midway = (asked_at + time.time()) / 2  # logging in may take seconds
         try:
             hello = Hello.model_validate(answer)
@@ -284,21 +267,6 @@ class SSHLauncher(AgentLauncher):
             raise LaunchFailed(f"{self._channel.name}: not our agent's answer: {shown}") from error
         self._clock_skew_seconds = round(hello.now - midway, 1)
         return hello
-
-    def _install_python(self, why: str) -> None:
-        """Install a Python below our folder.
-
-        Raises:
-            LaunchFailed: The installation failed; the message includes why it was needed.
-        """
-        what = f"installing Python {software.PYTHON_VERSION} below ~/.tfbench: {software.PYTHON_DOWNLOAD}"
-        self._notify(self._host.key, what)
-        try:
-            with self._pulls.turn("packages"):
-                self._channel.install_python()
-        except LaunchFailed as error:
-            remedy = "Install Python 3.11 with pip there, or start the instance from another image"
-            raise LaunchFailed(f"{why}. It could not be installed either: {error.cause}. {remedy}") from error
 
     def _with_setup(self, image: Image) -> Image:
         """Add the size of an image's packages, or why they cannot be installed."""
@@ -315,7 +283,7 @@ class SSHLauncher(AgentLauncher):
         return dataclasses.replace(image, reason=f"{image.reason}; not installed yet: {packages.size()}")
 
     def _packages(self, name: str | None) -> Packages:
-        """Return the packages of a variant, for the host's Python; that of the locks is installed if none fits.
+        """Return the packages of a variant, for the host's Python.
 
         Raises:
             LaunchFailed: They cannot be installed there.
@@ -323,17 +291,9 @@ class SSHLauncher(AgentLauncher):
         variant = next((variant for variant in read_variants() if variant.name == name), None)
         if variant is None:
             raise LaunchFailed(f"there is no variant {name!r} for a host without Docker")
-        lock, python = software.lock_of(variant), software.fitting_python(self._hello.pythons, variant)
-        if python is None:
-            lacking = f"TensorFlow {variant.tensorflow} has no wheels for Python after {variant.newest_python}"
-            self._install_python(f"{self._channel.name}: {lacking}")
-            self._hello = self._read_hello()
-            python = software.fitting_python(self._hello.pythons, variant)
-        if python is None:
-            raise LaunchFailed(self._no_python(self._hello))
-        if too_old := software.libc_refusal(variant, python):
+        if too_old := software.libc_refusal(variant, self._hello.libc):
             raise LaunchFailed(too_old)
-        return Packages(variant=variant, python=python, lock=lock)
+        return Packages(variant=variant, lock=software.lock_of(variant))
 
     @functools.cached_property
     def _base(self) -> HostSoftware:
@@ -342,25 +302,13 @@ class SSHLauncher(AgentLauncher):
         Raises:
             LaunchFailed: The host has no usable Python.
         """
-        hello, own = self._hello, self._host.python is not None
+        hello = self._hello
         if hello.image is not None:
             return software.image_software(hello.root, hello.image)
-        python = next(iter(hello.pythons), None) if own else software.fitting_python(hello.pythons)
-        if python is None:
-            raise LaunchFailed(self._no_python(hello))
-        if own and not isinstance(python.get("tensorflow"), str):
+        if self._host.python is not None and not hello.tensorflow:
             remedy = "Install it there, or remove python: from hosts.yml"
-            raise LaunchFailed(f"python: {python['path']} has no TensorFlow. {remedy}")
-        return HostSoftware(python=str(python["path"]), environment={"PYTHONPATH": self._runner})
-
-    def _no_python(self, hello: Hello) -> str:
-        if self._host.python is not None:
-            return f"{self._channel.name}: python: {self._host.python} cannot be started there"
-        found = ", ".join(
-            f"{python.get('path')} ({python.get('version')}{'' if python.get('pip') else ', without pip'})"
-            for python in hello.pythons
-        )
-        return f"{self._channel.name}: needs Python 3.11, 3.12 or 3.13 with pip. Found: {plain_text(found, 200)}"
+            raise LaunchFailed(f"python: {self._host.python} has no TensorFlow. {remedy}")
+        return HostSoftware(python=hello.python, environment={"PYTHONPATH": self._runner})
 
     @functools.cached_property
     def _runner(self) -> str:
@@ -371,36 +319,32 @@ class SSHLauncher(AgentLauncher):
         return f"{self._hello.root}/runner/{digest}"
 
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
-        variant = job.origin.variant
-        if variant not in self._software:
-            self._software[variant] = self._make_software(variant, on_progress)
-        return self._software[variant]
-
-    def _make_software(self, name: str | None, on_progress: Progress) -> HostSoftware:
         if self._hello.image is not None or self._host.python is not None:
             return self._base
-        packages = self._packages(name)
+        packages = self._packages(job.origin.variant)
         if packages.digest not in self._hello.environments:
             self._install(packages, on_progress)
-        return packages.software(self._hello.root, self._runner)
+            self._hello.environments.add(packages.digest)
+        return packages.software(self._hello.root, self._runner, self._hello.python)
 
     def _install(self, packages: Packages, on_progress: Progress) -> None:
         """Install the locked packages of a variant.
 
         Raises:
-            PullFailed: The disk is too small, or pip failed.
+            PullFailed: pip failed.
         """
-        if refusal := packages.refusal(self._hello.free_bytes):
-            raise PullFailed(f"{self._channel.name}: {refusal}")
-        self._notify(self._host.key, f"installing the packages of {packages.variant.name}: {packages.size()}")
+        self._notify(f"installing the packages of {packages.variant.name}: {packages.size()}")
         total = packages.needed * 1_000_000
-        about: dict[str, Any] = {"silence_seconds": INSTALL_SILENCE_SECONDS, "seconds": DEADLINE_SECONDS}
-        about |= {"python": str(packages.python["path"]), "digest": packages.digest}
 
         async def install() -> None:
-            async for answer in self._channel.answers("install", packages.lock, **about):
-                if isinstance(done := answer.get("installed_bytes"), int):
-                    on_progress(min(done, total), total)
+            about = {"python": self._hello.python, "digest": packages.digest}
+            installing = self._channel.answer("install", packages.lock, seconds=DEADLINE_SECONDS, **about)
+            task, before = asyncio.create_task(installing), self._hello.free_bytes
+            while not (await asyncio.wait([task], timeout=PROGRESS_SECONDS))[0]:
+                with contextlib.suppress(HostError):
+                    free = (await self._channel.answer("free")).get("free_bytes")
+                    on_progress(max(0, min(before - free, total)) if isinstance(free, int) else 0, total)
+            await task
 
         try:
             with self._pulls.turn("packages"):
@@ -416,6 +360,5 @@ def _ending(answer: Mapping[str, Any]) -> Ending:
     known = code if isinstance(code, int) and not isinstance(code, bool) else 1
     return Ending(
         exit_code=known if known >= 0 else 128 - known,
-        out_of_memory=answer.get("out_of_memory") is True,
         detail=plain_text(str(answer.get("detail") or ""), 300),
     )

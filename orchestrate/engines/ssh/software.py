@@ -10,29 +10,27 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pynvml
-from pydantic import AfterValidator, BaseModel, ConfigDict, FiniteFloat, StrictStr
+from pydantic import BaseModel, ConfigDict, FiniteFloat, StrictBool, StrictStr
 
 from orchestrate.engines.invocation import MAX_CACHE_BYTES
 from orchestrate.errors import LaunchFailed
 from orchestrate.inventory.variants import Variant, parse_version
 from orchestrate.planning.facts import Image
 from orchestrate.project import PROJECT, containers_folder
-from orchestrate.text import file_name_part, plain_text, whole_number
+from orchestrate.text import file_name_part, plain_text
 from results.schema import Status
 
 REQUIREMENTS = containers_folder() / "requirements"
 SCRIPT = Path(__file__).with_name("install_python.sh").read_text(encoding="utf-8")
 RUNNER = ("tfbench", "results/__init__.py", "results/schema")
-
-FITTING = ((3, 11), (3, 13))
-"""Oldest and newest Python that the runner supports; of a variant's packages see `Variant.newest_python`."""
 
 PYTHON_MEGABYTES = 250
 """Space for uv's archive and program (22 and 53 MB, removed at the end) and CPython (30 MB packed, 110 MB unpacked)."""
@@ -43,7 +41,10 @@ INSTALL_SECONDS = 300.0
 """Time limit for installing a Python: 60 MB at 0.2 MB/s. A host that drips must not hold a run for longer."""
 
 PYTHON_VERSION = "3.11"
-"""The version with which the locks were made; see `FITTING`."""
+"""The version of the images, with which the locks were made."""
+
+FITS = "import pip, sys; assert sys.version_info[:2] == (3, 11)"
+"""Succeeds with a Python that can install and use the locked packages."""
 
 PYTHON_FOLDER = "python"
 """Folder of the installed Python, below the agent's folder."""
@@ -82,24 +83,26 @@ class Hello(BaseModel):
 
     Attributes:
         root: Our folder on the host.
-        pythons: Interpreters: path, version, whether they have pip, version of TensorFlow.
+        python: Path of the interpreter for benchmarks, with which the agent runs.
+        tensorflow: Whether it has TensorFlow.
         image: Description of the tfbench image that the host was started from, or None.
         runners: Digests of the installed runners.
         environments: Digests of the installed environments.
         machine: Its architecture, e.g. `x86_64`.
+        libc: Its C library, e.g. `glibc 2.36`.
         now: The host's clock, in seconds since 1970.
     """
 
     model_config = ConfigDict(frozen=True)
     root: StrictStr
-    pythons: Annotated[
-        tuple[dict[str, Any], ...], AfterValidator(lambda found: tuple(python for python in found if "path" in python))
-    ]
+    python: StrictStr
+    tensorflow: StrictBool
     image: dict[str, Any] | None
     runners: frozenset[str]
-    environments: frozenset[str]
+    environments: set[str]
     free_bytes: int
     machine: StrictStr = ""
+    libc: StrictStr
     now: FiniteFloat
 
 
@@ -122,27 +125,6 @@ def pack_runner() -> tuple[str, bytes]:
     return hashlib.sha256(buffer.getvalue()).hexdigest()[:16], gzip.compress(buffer.getvalue(), mtime=0)
 
 
-def fitting_python(pythons: Sequence[Mapping[str, Any]], variant: Variant | None = None) -> Mapping[str, Any] | None:
-    """Return the interpreter with pip whose supported version is closest to that of the locks, or None.
-
-    Args:
-        pythons: Those of the host.
-        variant: Whose packages it gets; None: none.
-    """
-    newest = _parsed(variant.newest_python) if variant else FITTING[1]
-    fitting = [python for python in pythons if FITTING[0] <= _version(python) <= newest and python.get("pip")]
-    return min(fitting, key=_version, default=None)
-
-
-def _version(python: Mapping[str, Any]) -> tuple[int, ...]:
-    return _parsed(str(python.get("version", "")))
-
-
-def _parsed(version: str) -> tuple[int, ...]:
-    parts = version.split(".")[:2]
-    return tuple(number for part in parts if (number := whole_number(part)) is not None) or (0,)
-
-
 def lock_of(variant: Variant) -> bytes:
     """Return the locked requirements of a variant.
 
@@ -160,20 +142,15 @@ def lock_of(variant: Variant) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """The locked packages of a variant for an interpreter of a host, with sizes from those of the locked wheels.
-
-    Attributes:
-        python: The interpreter, as reported by the agent.
-    """
+    """The locked packages of a variant for `PYTHON_VERSION`, with sizes from those of the locked wheels."""
 
     variant: Variant
-    python: Mapping[str, Any]
     lock: bytes
 
     @property
     def digest(self) -> str:
-        """The name of their folder, a digest of the lock and the Python version."""
-        return hashlib.sha256(self.lock + b"\0" + str(self.python.get("version")).encode()).hexdigest()[:16]
+        """The name of their folder, a digest of the lock."""
+        return hashlib.sha256(self.lock).hexdigest()[:16]
 
     @property
     def download(self) -> int:
@@ -200,14 +177,15 @@ class Packages:
             f"{gigabytes(free_bytes / 1e6)} are free. Free some, or rent the instance with a larger disk"
         )
 
-    def software(self, root: str, runner: str) -> HostSoftware:
+    def software(self, root: str, runner: str, python: str) -> HostSoftware:
         """Describe them after their installation by `agent.install`.
 
         Args:
             root: Our folder on the host.
             runner: Folder of the runner.
+            python: Path of the interpreter.
         """
-        python, site = str(self.python["path"]), f"{root}/environments/{self.digest}/site"
+        site = f"{root}/environments/{self.digest}/site"
         environment = _variables(root, runner, site, self.digest)
         return HostSoftware(python=python, environment=environment, toolchain=f"{site}/nvidia/cuda_nvcc")
 
@@ -217,17 +195,15 @@ def gigabytes(megabytes: float) -> str:
     return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 
 
-def libc_refusal(variant: Variant, python: Mapping[str, Any]) -> str | None:
-    """Return why a host's C library is too old for a variant's packages; None: it is not, or pip does not say."""
-    reported = [str(tag) for tag in python.get("libc") or ()]
-    known = [tag.removeprefix("manylinux_").replace("_", ".") for tag in reported if tag.startswith("manylinux_")]
-    newest = max(known, key=parse_version, default=None)
-    if not reported or (newest is not None and parse_version(newest) >= parse_version(variant.glibc)):
+def libc_refusal(variant: Variant, libc: str) -> str | None:
+    """Return why a host's C library, e.g. `glibc 2.36`, is too old for a variant's packages; None: it is not."""
+    found = re.fullmatch(r"glibc ([0-9]{1,6}(?:\.[0-9]{1,6})*)", libc)
+    if found and parse_version(found[1]) >= parse_version(variant.glibc):
         return None
-    seen = f"glibc is {newest}" if newest is not None else "C library is musl"
     return (
-        f"its {seen}, and the packages of {variant.name} need glibc {variant.glibc} or newer. Rent the instance with a "
-        "newer operating system, or set python: to an interpreter with a TensorFlow of your own"
+        f"its C library is {plain_text(libc, 50)}, and the packages of {variant.name} need glibc {variant.glibc} or "
+        "newer. Rent the instance with a newer operating system, or set python: to an interpreter with a TensorFlow of "
+        "your own"
     )
 
 

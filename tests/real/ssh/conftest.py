@@ -13,6 +13,7 @@ import pytest
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh.channel import Channel
 from orchestrate.engines.ssh.launcher import SSHLauncher
+from orchestrate.engines.ssh.software import FITS
 from orchestrate.inventory.addresses import SSHAddress
 from orchestrate.inventory.hosts import Host
 from tests.real.ssh.rented import Rent, Rented, make_fake_project
@@ -55,7 +56,8 @@ def make_launcher(tmp_path: Path, bare_host: SshHost, fake_project: Path) -> Mak
         environment = {"FAKE_BENCHMARK": json.dumps({"does": "work", **behaviour})}
         host = Host(fleet="rented", name="a", docker=None, ssh=address, python=python)
         host = host.model_copy(update={"environment": environment})
-        channel = Channel(address, root=str(tmp_path / "home"), image_file=str(image_file))
+        choice = {"python": python} if python else {"fits": FITS}
+        channel = Channel(address, root=str(tmp_path / "home"), image_file=str(image_file), **choice)
         return SSHLauncher(host, PullLimits(), channel)
 
     return make

@@ -45,9 +45,7 @@ def make_fake_project(folder: Path, main: str = MAIN) -> Path:
     assert "/proc/sys/kernel/random/boot_id" in text
     probe.write_text(text.replace("/proc/sys/kernel/random/boot_id", "/nowhere"))
     (folder / "results").symlink_to(PROJECT / "results")
-    metadata = folder / "tensorflow-2.21.0.dist-info" / "METADATA"
-    metadata.parent.mkdir()
-    metadata.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.21.0\n")
+    (folder / "tensorflow.py").touch()
     return folder
 
 
@@ -160,13 +158,12 @@ def send(data):
 def pass_back():
     for line in ssh.stdout:
         try:
-            number, ended = (json.loads(line).get(key) for key in ("id", "end"))
+            number = json.loads(line).get("id")
         except (ValueError, AttributeError):
-            number = ended = None
-        if number not in held:
-            send(line)
-        elif ended:
+            number = None
+        if number in held:
             after()
+        send(line)
     os._exit(ssh.wait())
 
 threading.Thread(target=pass_back, daemon=True).start()

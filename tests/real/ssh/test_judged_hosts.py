@@ -34,10 +34,7 @@ platform.machine = lambda: "aarch64"
 sysconfig.get_platform = lambda: "linux-aarch64"
 """
 
-OLD_GLIBC = """\
-def manylinux_compatible(major, minor, arch):
-    return (major, minor) <= (2, 17)
-"""
+OLD_GLIBC = "import os\nos.confstr = lambda name: 'glibc 2.17'\n"
 
 
 def bare(instance: Rented) -> dict[str, Any]:
@@ -123,19 +120,18 @@ def test_the_index_of_a_host_is_kept(rent: Rent, make_launcher, monkeypatch):
 
 
 FOREIGN = {
-    "sitecustomize.py": (ARM, "its processor is arm64", "set python:"),
-    "_manylinux.py": (OLD_GLIBC, "its glibc is 2.17", "the packages of cpu need glibc 2.27"),
+    "arm": (ARM, "its processor is arm64", "set python:"),
+    "old": (OLD_GLIBC, "its C library is glibc 2.17", "the packages of cpu need glibc 2.27"),
 }
-"""Modules of a host's Python that let it be another machine, and words of why it is refused."""
+"""What a host's Python runs to be another machine, and words of why it is refused."""
 
 
 def test_machines_without_our_packages_are_refused_with_the_reason(rent: Rent, tmp_path: Path):
     entries = {}
     for name, (program, *_) in FOREIGN.items():
-        folder = tmp_path / name.removesuffix(".py")
-        folder.mkdir()
-        (folder / name).write_text(program)
-        entries[folder.name.strip("_")] = bare(rent(PYTHONPATH=folder))
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sitecustomize.py").write_text(program)
+        entries[name] = bare(rent(PYTHONPATH=tmp_path / name))
     said = check(tmp_path, entries, 4)
     assert all(words in said for _, *reasons in FOREIGN.values() for words in reasons), said
 

@@ -39,7 +39,7 @@ from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.slurm.launcher import SlurmLauncher
 from orchestrate.engines.ssh.channel import Channel, raise_failure
 from orchestrate.engines.ssh.launcher import SSHLauncher
-from orchestrate.errors import HostError, Lost
+from orchestrate.errors import HostError, Lost, Unreachable
 from orchestrate.inventory.addresses import DockerAddress, SSHAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
@@ -193,7 +193,7 @@ class Replayed(Channel):
     """A channel to the real agent on this machine, or to what it has answered before.
 
     Attributes:
-        heard: Answers by request, each line with a number.
+        heard: Answers by request, with a number.
         say: Gives the text of an answer; None: the real agent answers.
     """
 
@@ -201,20 +201,17 @@ class Replayed(Channel):
         super().__init__(None, root=str(folder / "home"), image_file=str(folder / "image.json"))
         self.heard, self.say, self._asked = heard, say, Asked()
 
-    async def answers(self, do: str, payload: bytes = b"", **request: Any) -> Any:
-        self._asked.add()
+    async def answer(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:
+        asked = f"{do} {self._asked[do]}"
+        self._asked.add(do)
         if self.say is None:
-            number = 0
-            async for document in super().answers(do, payload, **request):
-                self.heard[f"{do} {number}"] = document
-                number += 1
-                yield document
-            return
-        for asked in [asked for asked in self.heard if asked.startswith(f"{do} ")]:
-            line = self.say(asked).encode(errors="surrogatepass")
-            answer = parse_line(self.name, line)
-            raise_failure(self.name, answer)
-            yield answer
+            self.heard[asked] = answer = await super().answer(do, payload, **request)
+            return answer
+        if asked not in self.heard:
+            raise Unreachable("it was not asked so before")
+        answer = parse_line(self.name, self.say(asked).encode(errors="surrogatepass"))
+        raise_failure(self.name, answer)
+        return answer
 
     def live(self) -> None:
         environment = {"FAKE_BENCHMARK": '{"does": "work", "seconds": 0.1}'}
@@ -330,15 +327,10 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
 # ---- Slurm, through the agent on its login host
 
 
-def printed(text: str) -> dict[str, Any]:
-    """Return the answer of a command of Slurm."""
-    return {"code": 0, "output": text, "errors": ""}
-
-
 SLURM_PRINTS = {
     "sinfo --version": ["slurm 22.05.8"],
     "sinfo --noheader --Node": ["gpu|n1|2|1000|idle|gpu:a4000:2"],
-    "squeue --noheader --me": ["12_0|COMPLETED|n1|None", "12_[1-4,7]|PENDING||Priority"],
+    "squeue --noheader --me": ["12_0|COMPLETED|n1|None", "12_1|PENDING||Priority", "13|CANCELLED||None"],
 }
 """Lines of its commands."""
 
@@ -346,15 +338,14 @@ SLURM_PRINTS = {
 @pytest.mark.parametrize("spoilt", ["the agent's answers", "words of Slurm"])
 def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt: str):
     job, record = job_on("slurm"), to_json(good_record(CASE))
-    left = {"log": "tfbench: state timing\n", "record": record, "ended": "code 0\nnode n1\nimage \n"}
+    left = ("tfbench: state timing\n", "code 0\nnode n1\nimage \n", record)
     words: dict[str, Any] = {name: [line.split("|") for line in lines] for name, lines in SLURM_PRINTS.items()}
     answers: dict[str, Any] = {
-        **{name: printed("\n".join(lines)) for name, lines in SLURM_PRINTS.items()},
+        **{name: {"output": "\n".join(lines)} for name, lines in SLURM_PRINTS.items()},
         "survey": {"usable": True, "arrays": {"1": ["a b", "11"]}, "begun": "a", "ended": "b"},
-        "submit": {"code": 0, "output": "12", "errors": ""},
-        "poll": {"job": job.id, **{kind: in_base64(text) for kind, text in left.items()}},
-        "sweep": {"left": False},
-        "scancel": printed(""),
+        "submit": {"output": "12"},
+        "poll": {"repeats": {job.id: [in_base64(text) for text in left]}},
+        "scancel": {"output": ""},
     }
     queue = SlurmQueue(container="none", shared_folder=str(tmp_path), partition="gpu", gres="gpu:a4000:2")
     quick = queue.model_copy(update={"poll_seconds": 0.001})
@@ -363,7 +354,7 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt
         asked = Asked()
 
         class LoginHost(Channel):
-            async def answers(self, do: str, payload: bytes = b"", **request: Any) -> Any:
+            async def answer(self, do: str, payload: bytes = b"", **request: Any) -> dict[str, Any]:
                 asked.add()
                 command = " ".join(request.get("words", ()))
                 name = next((name for name in answers if command and command.startswith(name)), do)
@@ -373,10 +364,10 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt
                     else json.dumps(answers[name])
                 )
                 if spoilt == "words of Slurm" and name in words:
-                    line = json.dumps(printed(spoken(line)))
+                    line = json.dumps({"output": spoken(line)})
                 answer = parse_line(self.name, line.encode(errors="surrogatepass"))
                 raise_failure(self.name, answer)
-                yield answer
+                return answer
 
         live(SlurmLauncher(make_host(slurm=queue), quick, LoginHost(None, root=str(tmp_path))), job)
 

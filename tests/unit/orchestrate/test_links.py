@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from orchestrate import loop
-from orchestrate.connections.link import ATTEMPTS, Link, with_retries
+from orchestrate.connections.link import ATTEMPTS, MARK, Link, with_retries
 from orchestrate.connections.ssh import ssh_command, ssh_failure
 from orchestrate.errors import Dropped, Unreachable
 from orchestrate.inventory.addresses import HostKeys, SSHAddress
@@ -55,20 +55,18 @@ def test_a_dropped_connection_is_made_again_and_another_failure_is_not(monkeypat
     ("script", "failure"),
     [
         ("yes", "its login prints more than 20 MiB"),
-        ("echo mark; yes '' >&2 & yes | tr -d '\\n'", "its answer exceeds 20 MiB"),
+        (f"echo {MARK}; yes '' >&2 & yes | tr -d '\\n'", "its answer exceeds 20 MiB"),
         ("echo Not you; exit 3", "the login ended with exit code 3. It printed: Not you"),
-        ("echo mark; echo so >&2; exit 3", "the connection ended. so"),
-        ("yes '' >&2 & head -c 100001 >/dev/null; printf 'no end'; echo mark; echo '{}'", ""),
+        (f"echo {MARK}; echo so >&2; exit 3", "the connection ended. so"),
+        (f"yes '' >&2 & head -c 100001 >/dev/null; printf 'no end'; echo {MARK}; echo '{{}}'", ""),
     ],
     ids=["an endless login", "an endless line", "refused", "ended", "answers"],
 )
 def test_a_connection_ends_within_its_limits_and_says_why(script: str, failure: str):
     async def talk() -> object:
-        link = await Link.open("here", ["sh", "-c", script], b"x" * 100_000 + b"\n", "mark")
-        try:
-            return (await link.receive())[0]
-        finally:
-            link.end(Unreachable("over"))
+        link = await Link.open("here", ["sh", "-c", script], b"x" * 100_000 + b"\n")
+        link.end(Unreachable("over"))
+        return link.first
 
     began = time.monotonic()
     with pytest.raises(Unreachable) if failure else contextlib.nullcontext() as caught:

@@ -43,14 +43,14 @@ def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
 @pytest.mark.slow
 def test_output_beyond_what_is_kept_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(channel.LIMITS, "log_bytes", 1 << 20)
-    monkeypatch.setitem(channel.LIMITS, "heartbeat_seconds", 0.5)
+    monkeypatch.setitem(channel.LIMITS, "wait_seconds", 0.5)
     loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(12): print(n, flush=True); time.sleep(0.2)")
     lines, code = run(loud)
     assert code == 0 and len([line for line in lines if not line]) > 1
 
 
 def test_silence_after_output_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(channel.LIMITS, "heartbeat_seconds", 0.3)
+    monkeypatch.setitem(channel.LIMITS, "wait_seconds", 0.3)
     assert run(launcher(tmp_path, "print('once', flush=True); time.sleep(2)")) == (["once"], 0)
 
 
