@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator
 
 from orchestrate.errors import LaunchFailed
 from orchestrate.text import plain_values, read_json
@@ -17,8 +17,10 @@ from results.schema.record_json import RecordError
 
 MAX_PROBE_BYTES = 256 * 1024
 
-Measured = Annotated[float, Field(ge=1e-6, le=1e18)]
-"""A rate or duration that plans calculate with."""
+Measured = Annotated[
+    float | None, AfterValidator(lambda value: value if value is not None and 1e-6 <= value <= 1e18 else None)
+]
+"""A rate or duration that plans calculate with; an impossible value counts as not reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +71,8 @@ class Reported:
     gpu_problems: tuple[str, ...] = ()
     driver_problem: str | None = None
     disk_free_bytes: int | None = None
-    cpu_flops_per_second: Measured | None = None
-    cpu_loop_seconds: Measured | None = None
+    cpu_flops_per_second: Measured = None
+    cpu_loop_seconds: Measured = None
     cpu_vector_bits: int | None = None
     other_cpu_share: float | None = None
     load: float | None = None

@@ -167,13 +167,14 @@ PROBED = {
     "gpus": [{"index": 0, "name": "A4000"}],
     "gpu_states": [{"index": 0, "utilisation": 0.5, "processes": 1, "of_a_later_probe": [1]}],
     "gpu_raw": [{"vbios": "94.04"}],
+    "cpu_flops_per_second": 0.0,
     "gpu_problems": ["1 of 2 GPUs answer: GPU 1 is \u001b[31mlost"],
 }
 
 
 def test_gpus_and_their_states_come_from_the_probe():
     facts = facts_from_probe(json.dumps(PROBED))
-    assert facts.gpus == (GPU(index=0, name="A4000"),)
+    assert facts.gpus == (GPU(index=0, name="A4000"),) and facts.cpu_flops_per_second is None
     assert facts.gpu_states == (GPUFacts(index=0, utilisation=0.5, processes=1),)
     assert [problem.endswith("lost") and "\x1b" not in problem for problem in facts.gpu_problems] == [True]
     for states in ([{"index": "x"}], [7], 3):
