@@ -5,13 +5,12 @@ Parameters are declared in `options.py`. Everything else is imported where it is
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrate.options import HostsFile, How, Images, RunName, Source, What, Where
-from results.commands import RUNS_DIR, RunsDir, TextOrJSON
+from results.commands import RUNS_DIR, RunsDir, TextOrJSON, print_json, print_parts, put
 from results.program import among, command_line, flag
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
@@ -41,17 +40,13 @@ def init(
     text = import_hosts(source, file) if source else THIS_MACHINE.read_text(encoding="utf-8")
     if source is None and has_nvidia_driver():
         text = text.replace("suite: quick", f"suite: {FIRST_SUITE}")
-    try:
-        with path.open("x", encoding="utf-8") as new:
-            new.write(text)
-    except FileExistsError:
-        raise UserError(f"{path} exists and was not changed. Write another file with --hosts FILE") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file with --hosts") from error
+    if path.exists():
+        raise UserError(f"{path} exists and was not changed. Write another file with --hosts FILE")
+    put(text, path)
     written = read_hosts(path)
     fleets = ", ".join(dict.fromkeys(host.fleet for host in written))
     check_command = command_line("orchestrate", "check")
-    notify(f"wrote {path}: {counted(len(written), 'host')} (fleets: {fleets}). Next: {check_command}")
+    notify(f"{counted(len(written), 'host')} (fleets: {fleets}). Next: {check_command}")
     return ExitCode.OK
 
 
@@ -60,10 +55,7 @@ def suites(name: Annotated[str | None, flag("name or file of a suite", metavar="
 
     Example: suites standard
     """
-    from orchestrate.display.display import stdout_console
-    from results.text_table import print_grid
-
-    print_grid(suites_grid(name), stdout_console())
+    print_parts("text", suites_grid(name))
     return ExitCode.OK
 
 
@@ -81,13 +73,8 @@ def suites_grid(name: str | None) -> Grid:
         return Grid("", ["suite", "what it measures", "cases>", "repeats>"], rows)
     suite = read_suite(name)
     cases = suite.cases(Device.GPU)
-    columns = ["network", "precision", "batch>", "GPUs>", "XLA", "mode", "case"]
-    rows = [
-        [case.model, case.precision, str(case.batch_per_gpu), str(case.num_gpus), case.xla, case.mode, case.name]
-        for case in cases
-    ]
     notes = [f"{counted(len(cases), 'case')} on GPUs, {suite.repeats} repeats each"]
-    return Grid(f"{suite.name}: {suite.description}", columns, rows, notes, ("case", "mode", "XLA"))
+    return Grid(f"{suite.name}: {suite.description}", ["case"], [[case.name] for case in cases], notes)
 
 
 def check(
@@ -103,28 +90,18 @@ def check(
 
     Example: check --hosts hosts.yml --deep
     """
-    from orchestrate.deep_check import Acceptance, verdict_grid, verdicts_json
     from orchestrate.display import tables
-    from orchestrate.display.display import stdout_console
     from orchestrate.session import deep_check, probe, read_places
-    from results.text_table import print_grid
 
     hosts = read_places(where)
     probed = probe(hosts)
     if deep:
-        checked, stopped = deep_check(where, hosts, probed)
-        if format == "json":
-            sys.stdout.write(verdicts_json(checked))
-        else:
-            print_grid(verdict_grid(checked), stdout_console())
-        rejected = any(judged.verdict is Acceptance.REJECT for judged in checked)
-        unusable = rejected or not any(judged.is_measured for judged in checked)
-        return ExitCode.STOPPED if stopped else ExitCode.NO_HOST if unusable else ExitCode.OK
+        return deep_check(hosts, probed, where.runs_dir, format)
     documents = tables.check_document(hosts, probed)
     if format == "json":
-        sys.stdout.write(_json({"hosts": documents}))
+        print_json({"hosts": documents})
     else:
-        tables.render_check(hosts, probed, stdout_console())
+        print_parts("text", tables.check_grid(hosts, probed))
     return ExitCode.OK if any(document["problem"] is None for document in documents) else ExitCode.NO_HOST
 
 
@@ -140,7 +117,6 @@ def plan(
     Example: plan --limit a4000 --suite quick
     """
     from orchestrate.display import tables
-    from orchestrate.display.display import stdout_console
     from orchestrate.planning.durations import Durations, estimate
     from orchestrate.planning.plan import new_run_id, plan_to_json
     from orchestrate.session import manifests, plan_of, require_usable
@@ -150,9 +126,8 @@ def plan(
     if format == "json":
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
-        if works:
-            tables.render_estimate(estimate(planned, Durations.of(planned, where.runs_dir)), stdout_console())
-        tables.render_plan(planned, stdout_console())
+        estimated = estimate(planned, Durations.of(planned, where.runs_dir))
+        print_parts("text", [tables.estimate_text(estimated)] if works else [], tables.plan_grid(planned))
     if not works:
         require_usable(planned)
     if show_manifests:
@@ -165,24 +140,23 @@ def run(
     what: What,
     how: How,
     *,
-    run_id: Annotated[str | None, flag("name of the run (default: start time and four random digits)")] = None,
+    run_id: Annotated[str | None, flag("name of the run's folder (default: start time and four random digits)")] = None,
 ) -> int:
     """Measure every case, with a fresh process for each repeat.
 
     Example: run --when-done 'sky down -y bench'
     """
     from orchestrate.planning.plan import new_run_id
-    from orchestrate.session import ending, plan_of, require_unused, require_usable, start
+    from orchestrate.session import carry_out, ending, new_folder, plan_of, require_usable
     from results.runs.store import RunFolder
 
     with ending(how.when_done) as begun:
-        name = run_id or new_run_id()
-        RunFolder.new_path(where.runs_dir, name)  # before hosts are probed
-        planned = plan_of(where, what, name, how.display)
+        unique = new_run_id(run_id)  # the names of its containers must not be those of another run
+        path = RunFolder.new_path(where.runs_dir, run_id or unique)  # before hosts are probed
+        planned = plan_of(where, what, unique, how.display)
         require_usable(planned)
-        if run_id is not None:
-            require_unused(planned)
-        return start(how, planned, where.runs_dir, begun)
+        begun.append(planned)
+        return carry_out(planned, new_folder(path, planned), how)
 
 
 AGAIN = among(*(status for status in Status if status is not Status.OK))
@@ -212,27 +186,26 @@ def resume(
     with ending(how.when_done) as begun:
         folder, planned = find_run(run, runs_dir)
         begun.append(planned)
-        return carry_out(how, planned, folder, TRIED_AGAIN | {*map(Status, again)})
+        return carry_out(planned, folder, how, TRIED_AGAIN | {*map(Status, again)})
 
 
 def runs(*, runs_dir: RunsDir = RUNS_DIR, format: TextOrJSON = "text") -> int:
-    """List all runs: date, fleets, suite, progress and which fleet is faster.
+    """List all runs: date, fleets, suite and progress.
 
     Example: runs --format json
     """
-    from orchestrate.display.display import notify, stdout_console
+    from orchestrate.display.display import notify
     from orchestrate.session import run_row
     from results.runs.store import run_folders
-    from results.text_table import Grid, print_grid
+    from results.text_table import Grid
 
     rows = sorted(map(run_row, run_folders(runs_dir)), key=lambda row: row["date"], reverse=True)
     if format == "json":
-        sys.stdout.write(_json({"runs": rows}))
+        print_json({"runs": rows})
     elif not rows:
         notify(f"{runs_dir}: no run found here. Start one: {command_line('orchestrate', 'run')}")
     else:
-        cells = [list(row.values()) for row in rows]
-        print_grid(Grid("", list(rows[0]), cells, optional=("suite", "verdict")), stdout_console())
+        print_parts("text", Grid("", [*rows[0]], [[*row.values()] for row in rows], optional=("suite",)))
     return ExitCode.OK
 
 
@@ -242,7 +215,7 @@ def status(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR, format: TextOrJ
     Example: status 20261124-101500-1234
     """
     from orchestrate.display import tables
-    from orchestrate.display.display import notify, stdout_console
+    from orchestrate.display.display import notify
     from orchestrate.running.controller import is_controlled
     from orchestrate.session import find_run, still_costing
 
@@ -250,9 +223,9 @@ def status(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR, format: TextOrJ
     running = is_controlled(folder.path)
     document = tables.status_document(planned, folder, running)
     if format == "json":
-        sys.stdout.write(_json(document))
+        print_json(document)
     else:
-        tables.render_status(document, stdout_console())
+        print_parts("text", tables.status_grid(document))
     if not running:
         notify(*still_costing(planned))
     unfinished = any(host["repeats"] != host["ok"] + host["skipped"] for host in document["hosts"])
@@ -297,10 +270,6 @@ def images(
     from orchestrate.session import probe
 
     return perform(action, variants, what, probe)
-
-
-def _json(document: object) -> str:
-    return json.dumps(document, indent=2, default=str) + "\n"
 
 
 COMMANDS = (init, suites, check, plan, run, resume, runs, status, stop, images)

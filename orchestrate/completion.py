@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from orchestrate.inventory.hosts import read_hosts
@@ -19,28 +19,17 @@ from results.runs.store import run_folders, runs_dir
 from results.schema.networks import NETWORKS
 
 
-def _runs() -> list[str]:
-    return sorted((path.name for path in run_folders(runs_dir())), reverse=True)
-
-
-def _places() -> list[str]:
-    """Return the fleets and hosts of the hosts file."""
-    with contextlib.suppress(UserError):
-        hosts = read_hosts(Path(os.environ.get("TFBENCH_HOSTS") or "hosts.yml"), None)
-        return [*(host.fleet for host in hosts), *(host.name for host in hosts)]
-    return []
-
-
-KNOWN: dict[str, Callable[[], Iterable[str]]] = {
-    "limit": _places,
-    "model": lambda: NETWORKS,
-    "name": suite_names,
-    "names": _places,
-    "run": _runs,
-    "runs": _runs,
-    "suite": suite_names,
-}
-"""Values of arguments by their names; of others, those with choices have values."""
+def values_of(argument: str) -> Iterable[str]:
+    """Return the values of an argument that has no choices, by its name; none: anything, such as a number or file."""
+    if argument in ("limit", "names"):
+        with contextlib.suppress(UserError):
+            hosts = read_hosts(Path(os.environ.get("TFBENCH_HOSTS") or "hosts.yml"))
+            return [*(host.fleet for host in hosts), *(host.name for host in hosts)]
+    if argument in ("run", "runs"):
+        return sorted((path.name for path in run_folders(runs_dir())), reverse=True)
+    if argument in ("suite", "name"):
+        return suite_names()
+    return NETWORKS if argument == "model" else ()
 
 
 def candidates(parser: argparse.ArgumentParser, line: str) -> list[str]:
@@ -59,5 +48,5 @@ def candidates(parser: argparse.ArgumentParser, line: str) -> list[str]:
     actions = [of_flag] if of_flag and of_flag.nargs != 0 else parser._get_positional_actions()
     values: Iterable[str] = parser._option_string_actions
     if not last.startswith("-"):
-        values = [value for action in actions for value in action.choices or KNOWN.get(action.dest, list)()]
+        values = [value for action in actions for value in action.choices or values_of(action.dest)]
     return [value for value in dict.fromkeys(values) if value.startswith(last)]

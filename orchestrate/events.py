@@ -158,7 +158,6 @@ class RunFinished(Event):
         missing: Repeats without a record, because the run was stopped.
         stopped: Those of `failed` that were running when the run was stopped.
         skipped: Repeats that were not needed (`--stop-early`).
-        saved_seconds: Estimated duration of skipped repeats.
     """
 
     run_id: str
@@ -168,7 +167,6 @@ class RunFinished(Event):
     seconds: float
     stopped: int = 0
     skipped: int = 0
-    saved_seconds: float = 0.0
 
 
 NAMES: dict[type, str] = {Warned: "warning"}

@@ -63,7 +63,7 @@ class What:
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How a plan is executed and displayed; see `RunOptions` for the other fields.
+    """How a plan is executed and displayed.
 
     Attributes:
         display: See `orchestrate.display.display.make_display`.

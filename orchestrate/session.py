@@ -19,39 +19,37 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from types import FrameType
 
 import stamina.instrumentation
 from rich.console import Console
 
 from orchestrate import loop
-from orchestrate.deep_check import FOLDER, HostVerdict, judge_records, plan_deep_check
+from orchestrate.deep_check import FOLDER, Acceptance, checked_host, judge, plan_deep_check, verdict_grid
 from orchestrate.display import tables
-from orchestrate.display.display import make_display, notify, stdout_console
+from orchestrate.display.display import make_display, notify
 from orchestrate.display.streams import stderr_file
 from orchestrate.engines.base import QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import NoUsableHost, UserError
-from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, Warned, event_document
+from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.options import How, What, Where
-from orchestrate.planning.durations import Durations, RunEstimate, estimate, fitting_repeats, hourly_usd, usd_text
+from orchestrate.planning.durations import Durations, estimate, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import DEFAULT_SUITE, HostPlan, Plan, make_plan, new_run_id, plan_from_json, plan_to_json
+from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_json, plan_to_json
 from orchestrate.project import own_module
 from orchestrate.running.context import RunContext, Stop, storing
 from orchestrate.running.controller import controlling, is_controlled, tune_process
 from orchestrate.running.probing import MakeLauncher, probe_hosts, query_hosts
 from orchestrate.running.run import execute, make_launcher
-from orchestrate.running.state import TRIED_AGAIN, RunState
+from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
 from orchestrate.suites import read_suite
-from orchestrate.text import shortened
+from results.commands import print_json, print_parts
 from results.program import command_line, started_as_tfbench
 from results.runs.store import RunFolder, is_folder, latest_run, write_file
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
-from results.text import counted
-from results.text_table import print_grid
+from results.text import counted, shortened
 
 HOSTS_FILE = Path("hosts.yml")
 
@@ -91,28 +89,6 @@ def _why_unusable(entry: HostPlan) -> str:
     return entry.facts.problem or (blocked[0][1] if blocked and blocked[0] and None not in blocked else "")
 
 
-def require_unused(planned: Plan) -> None:
-    """Raise if hosts still have repeats of an earlier run of this name, whose results would be taken over.
-
-    Raises:
-        UserError: The message has the hosts.
-    """
-    hosts = [entry.host for entry in planned.hosts if entry.facts is not None]
-    answers = _running(planned.run_id, hosts)
-    used = [host.key for host in hosts if (found := answers[host.place]) and not isinstance(found, str)]
-    if used:
-        stop = command_line("orchestrate", "stop", planned.run_id)
-        raise UserError(
-            f"another run {planned.run_id} is on {', '.join(used)}. Choose another --run-id, or end that one: {stop}"
-        )
-
-
-def _running(run_id: str, hosts: list[Host]) -> dict[HostPlace, list[str] | str]:
-    """Return the repeats of a run on each host, or why it does not answer."""
-    query = query_hosts(hosts, launcher_maker(None), lambda _, there: there.running(run_id), ANSWER_SECONDS)
-    return loop.wait_for(query)
-
-
 def manifests(planned: Plan) -> Iterator[str]:
     """Yield exactly what would be submitted to each queue."""
     make = launcher_maker(None)
@@ -128,12 +104,10 @@ def plan_of(where: Where, what: What, run_id: str, display: str = "plain") -> Pl
     """Probe all hosts and plan; see `probe`."""
     hosts = read_places(where)
     if what.suite is not None:
+        read_suite(what.suite)  # report a mistake before any host is contacted, as for those of the file
         hosts = [host.model_copy(update={"suite": what.suite}) for host in hosts]
-    read = lru_cache(read_suite)
-    for host in hosts:  # report mistakes in names before any host is contacted
-        read(host.suite or DEFAULT_SUITE)
     probed = probe(hosts, display)
-    planned = make_plan(hosts, probed, read, run_id=run_id, seed=what.seed, repeats=what.repeats)
+    planned = make_plan(hosts, probed, lru_cache(read_suite), run_id=run_id, seed=what.seed, repeats=what.repeats)
     file = where.hosts or HOSTS_FILE
     hosts_file = str(file.absolute()) if file.exists() else None
     return dataclasses.replace(planned, stop_early=what.stop_early, hosts_file=hosts_file)
@@ -162,27 +136,14 @@ def has_nvidia_driver() -> bool:
 def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> MakeLauncher:
     """Return a function that creates launchers, which share a limit of pulls and report to a bus."""
     stamina.instrumentation.set_on_retry_hooks(())  # it would write to stderr, into a live display
-
-    emit = (bus or EventBus()).emit
-    pulls = PullLimits(
-        lambda host, message: emit(Warned(host=host, message=message)),
-        lambda host, image, done, total: emit(
-            ImageProgress(host=host, image=image, done_bytes=done, total_bytes=total)
-        ),
-    )
-    return partial(make_launcher, run_path=run_path, pulls=pulls)
+    return partial(make_launcher, run_path=run_path, pulls=PullLimits(bus))
 
 
 def find_run(run: str | None, runs_dir: Path) -> tuple[RunFolder, Plan]:
     """Find a run by its folder, its id, or as the latest one, with the addresses that its hosts have now."""
     path = latest_run(runs_dir) if run is None else Path(run) if is_folder(Path(run)) else runs_dir / run
     folder = RunFolder.open(path)
-    return folder, with_new_addresses(read_plan(folder))
-
-
-def read_plan(folder: RunFolder) -> Plan:
-    """Read the plan of a run."""
-    return plan_from_json(folder.read_plan(), str(folder.plan_path))
+    return folder, with_new_addresses(plan_from_json(folder.read_plan(), str(folder.plan_path)))
 
 
 def with_new_addresses(planned: Plan) -> Plan:
@@ -221,44 +182,43 @@ MAX_NAMED = 20
 def run_row(path: Path) -> dict[str, str]:
     """Return the row of a run, or the reason why it cannot be read."""
     folder = RunFolder.open(path)
+    row = {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": ""}
     try:
-        planned = read_plan(folder)
-        created = datetime.fromisoformat(planned.created_at)
+        planned = plan_from_json(folder.read_plan(), str(folder.plan_path))
+        row["date"] = f"{datetime.fromisoformat(planned.created_at):%Y-%m-%d %H:%M}"
     except (UserError, ValueError) as error:
-        words = str(error).partition(": ")[2]
-        return {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": "unknown", "verdict": words}
+        return {**row, "progress": f"unknown: {str(error).partition(': ')[2]}"}
     (state := RunState(planned)).read(folder)
     counts = state.outcome()
     numbers = {"failed": counts.failed - counts.stopped, "stopped": counts.stopped, "skipped": counts.skipped}
     parts = [f"{counts.ok + counts.failed}/{len(planned.jobs)}"]
     parts += [f"{number} {word}" for word, number in numbers.items() if number]
     parts += ["running"] if is_controlled(path) else []
-    return {
-        "run": folder.run_id,
-        "date": f"{created:%Y-%m-%d %H:%M}",
-        "fleets": ", ".join(dict.fromkeys(entry.host.fleet for entry in planned.hosts)),
-        "suite": ", ".join(dict.fromkeys(entry.suite for entry in planned.hosts)),
-        "progress": ", ".join(parts),
-        "verdict": verdict(folder),
-    }
+    fleets = dict.fromkeys(entry.host.fleet for entry in planned.hosts)
+    suites = dict.fromkeys(entry.suite for entry in planned.hosts)
+    return {**row, "fleets": ", ".join(fleets), "suite": ", ".join(suites), "progress": ", ".join(parts)}
 
 
-def deep_check(
-    where: Where, hosts: list[Host], probed: Mapping[HostPlace, Facts | str]
-) -> tuple[list[HostVerdict], bool]:
-    """Measure all answering hosts in parallel; return a verdict on each, and whether the user stopped it."""
+def deep_check(hosts: list[Host], probed: Mapping[HostPlace, Facts | str], runs_dir: Path, format: str) -> int:
+    """Measure all answering hosts in parallel, print a verdict on each, and return the exit code."""
     planned = plan_deep_check(hosts, probed, new_run_id())
-    folder = _new_folder(where.runs_dir / FOLDER, planned)
-    state = RunState(planned)
-    with storing(folder), _controlled(folder, "auto", state) as (bus, stop):
-        execute(RunContext(planned, folder, launcher_maker(folder.path, bus), bus, stop, How(), state))
-    return judge_records(planned, folder, where.runs_dir), stop.asked
+    folder = new_folder(runs_dir / FOLDER / planned.run_id, planned)
+    _, stopped = measure(planned, folder, How(), RunState(planned), TRIED_AGAIN)
+    records = [folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in planned.hosts]
+    checked = judge(list(map(checked_host, planned.hosts, records)))
+    if format == "json":
+        print_json({"version": 4, "hosts": [host.document() for host in checked]})
+    else:
+        print_parts("text", verdict_grid(checked))
+    rejected = any(host.verdict is Acceptance.REJECT for host in checked)
+    unusable = rejected or not any(host.is_measured for host in checked)
+    return ExitCode.STOPPED if stopped else ExitCode.NO_HOST if unusable else ExitCode.OK
 
 
-def _new_folder(runs_dir: Path, planned: Plan) -> RunFolder:
+def new_folder(path: Path, planned: Plan) -> RunFolder:
     """Create the folder of a new run, with its plan."""
-    with storing(RunFolder(runs_dir / planned.run_id)):
-        folder = RunFolder.create(runs_dir, planned.run_id)
+    with storing(RunFolder(path)):
+        folder = RunFolder.create(path.parent, path.name)
         folder.write_plan(plan_to_json(planned))
     return folder
 
@@ -278,7 +238,7 @@ def ending(command: str | None) -> Iterator[list[Plan]]:
     """
     begun, measured = list[Plan](), True
     try:
-        with signals_handled(lambda *_: None):  # nothing ends it before the command
+        with signals_handled(lambda: None):  # nothing ends it before the command
             try:
                 with signals_handled(_interrupt):
                     yield begun
@@ -295,80 +255,70 @@ def ending(command: str | None) -> Iterator[list[Plan]]:
             notify(*still_costing(planned))
 
 
-def start(how: How, planned: Plan, runs_dir: Path, begun: list[Plan]) -> int:
-    """Estimate a new run, create its folder and carry it out; `begun` receives the plan when it begins to measure."""
-    durations = Durations.of(planned, runs_dir)
-    estimated = estimate(planned, durations)
-    tables.render_estimate(estimated, Console(stderr=True))
-    if how.max_cost is not None and estimated.usd is not None and estimated.usd > how.max_cost:
-        fitting = fitting_repeats(planned, durations, how.max_cost)
-        allowed = f"about {fitting} of {counted(len(planned.jobs), 'repeat')}"
-        limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd)} USD"
-        notify(f"{limits}: it allows {allowed}")
-    begun.append(planned)
-    return carry_out(how, planned, _new_folder(runs_dir, planned), TRIED_AGAIN, estimated)
+def carry_out(planned: Plan, folder: RunFolder, how: How, again: frozenset[Status] = TRIED_AGAIN) -> int:
+    """Run the missing repeats, of a new run after an estimate; then show the table and the paths of files.
 
-
-def carry_out(
-    how: How,
-    planned: Plan,
-    folder: RunFolder,
-    again: frozenset[Status],
-    estimated: RunEstimate | None = None,
-) -> int:
-    """Run the missing repeats, then show the table, the time taken, and the paths of files."""
-    began = time.monotonic()
-    state = RunState(planned, Durations.of(planned, folder.path.parent))
+    Args:
+        planned: The plan.
+        folder: Folder of the run.
+        how: How the plan is executed.
+        again: See `execute`.
+    """
+    durations = Durations.of(planned, folder.path.parent)
+    if not folder.events_path.exists():
+        estimated = estimate(planned, durations)
+        notify(tables.estimate_text(estimated))
+        if how.max_cost is not None and how.max_cost < (estimated.usd or 0.0):
+            notify(f"the run will stop before it has cost {usd_text(how.max_cost)} USD (--max-cost)")
+    outcome, stopped = measure(planned, folder, how, RunState(planned, durations), again)
     with storing(folder):
-        with _controlled(folder, how.display, state) as (bus, stop):
-            make = launcher_maker(folder.path, bus)
-            outcome = execute(RunContext(planned, folder, make, bus, stop, how, state), again)
-        took = time.monotonic() - began
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
-    complete = not outcome.missing + outcome.stopped + outcome.skipped
-    tables.render_taken(took, estimated if complete else None, Console(stderr=True))
     notify(*outcome.answers)
-    if stop.asked and outcome.missing + outcome.stopped:
+    if stopped and outcome.missing + outcome.stopped:
         notify(f"stopped. {resume_hint(folder)}")
         return ExitCode.STOPPED
     return ExitCode.SOME_FAILED if outcome.failed or outcome.missing else ExitCode.OK
 
 
-@contextmanager
-def _controlled(folder: RunFolder, display: str, state: RunState) -> Iterator[tuple[EventBus, Stop]]:
-    """Control a run in the block: lock it, store, reduce and show its events, and stop it on Ctrl-C."""
+def measure(
+    planned: Plan, folder: RunFolder, how: How, state: RunState, again: frozenset[Status]
+) -> tuple[RunOutcome, bool]:
+    """Execute a plan under control of this process: lock its folder, and store, reduce and show its events.
+
+    Ctrl-C, SIGTERM and SIGHUP stop it: the first starts no new repeats, the second ends running ones.
+
+    Returns:
+        The outcome, and whether the user stopped it.
+    """
     bus, stop = EventBus(), Stop()
     tune_process()
-    folder.complete()
-    shown = make_display(display, Console(stderr=True), state)
-    with controlling(folder.path), folder.journal() as journal, shown, _interrupts(stop, folder, bus):
 
-        def store(event: Event) -> None:
-            if not isinstance(event, JobStep | ImageProgress):
-                with storing(folder):
-                    journal.append(event_document(event))
+    def interrupted() -> None:
+        if not stop.running.is_set():
+            now = stop.ask() > 1
+            hint = f"{'' if now else 'Press Ctrl-C again to end them now. '}{resume_hint(folder)}"
+            # The interrupted thread may hold the lock of the bus or of a stream.
+            reports.submit(bus.emit, Stopping(now=now, hint=hint))
 
-        for subscriber in (store, state.note, shown.show):
-            bus.subscribe(subscriber)
-        yield bus, stop
+    def store(event: Event) -> None:
+        if not isinstance(event, JobStep | ImageProgress):
+            with storing(folder):
+                journal.append(event_document(event))
 
-
-@contextmanager
-def _interrupts(stop: Stop, folder: RunFolder, bus: EventBus) -> Iterator[None]:
-    """Handle Ctrl-C, SIGTERM and SIGHUP: the first starts no new repeats, the second ends running ones."""
-
-    def handle(_number: int, _frame: object) -> None:
-        if stop.running.is_set():
-            return
-        now = stop.ask() > 1
-        again = "" if now else "Press Ctrl-C again to end them now. "
-        event = Stopping(now=now, hint=f"{again}{resume_hint(folder)}")
-        reports.submit(bus.emit, event)  # the interrupted thread may hold the lock of the bus or of a stream
-
-    reports = ThreadPoolExecutor(1)
-    with signals_handled(handle):
-        yield
-    reports.shutdown()
+    with storing(folder):
+        folder.complete()
+        shown = make_display(how.display, Console(stderr=True), state)
+        with (
+            controlling(folder.path),
+            folder.journal() as journal,
+            shown,
+            ThreadPoolExecutor(1) as reports,
+            signals_handled(interrupted),
+        ):
+            for subscriber in (store, state.note, shown.show):
+                bus.subscribe(subscriber)
+            run = RunContext(planned, folder, launcher_maker(folder.path, bus), bus, stop, how, state)
+            return execute(run, again), stop.asked
 
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:
@@ -381,9 +331,7 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
     write_file(folder.table_path, exported(merged, "csv"))
     shown = len(merged.rows) <= MAX_ROWS_SHOWN
     if not quiet:
-        console = stdout_console()
-        for grid in all_grids(merged, brief=True) if shown else wide_grids(merged):
-            print_grid(grid, console)
+        print_parts("text", *(all_grids(merged, brief=True) if shown else wide_grids(merged)))
     written = report and records <= MAX_REPORTED and _write_report(folder)
     notify(
         *merged.problems,
@@ -392,19 +340,6 @@ def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) 
         f"report: {folder.report_path if written else command_line('results', 'report', folder.path)}",
         f"{'table' if shown else f'all {len(merged.rows)} rows'}: {command_line('results', 'show', folder.path)}",
     )
-
-
-def verdict(folder: RunFolder) -> str:
-    """Describe which of a run's two fleets is faster, if it has two, and how many repeats are suspect."""
-    from results.compare.comparison import compare, fleets_of
-    from results.compare.means import answer_lines
-    from results.table.merge import merge_records
-
-    merged = merge_records(folder.records())
-    rates, suspects = merged.rates, f"{merged.suspects} suspect, in no mean" if merged.suspects else ""
-    sides = [[rate for rate in rates if rate.fleet == fleet] for fleet in fleets_of(rates)]
-    answer = next(iter(answer_lines(compare(sides[1], sides[0]))), "") if len(sides) == 2 else ""
-    return ". ".join(filter(None, (answer.rstrip("."), suspects))) if suspects else answer
 
 
 def _write_report(folder: RunFolder) -> bool:
@@ -422,13 +357,14 @@ def still_costing(plan: Plan) -> list[str]:
         plan: Of the run; queues are excluded, because their idle nodes cost nothing.
     """
     priced = [entry for entry in plan.hosts if entry.host.queue is None and entry.host.usd_per_gpu_hour]
-    hosts = [entry.host for entry in priced]
-    answers = _running(plan.run_id, hosts)
+    hosts, make = [entry.host for entry in priced], launcher_maker(None)
+    query = query_hosts(hosts, make, lambda _, launcher: launcher.running(plan.run_id), ANSWER_SECONDS)
+    answers = loop.wait_for(query)
     answered = [entry for entry in priced if not isinstance(answers[entry.host.place], str)]
     costs = {entry.host.key: hourly_usd(entry) or 0.0 for entry in answered}
     if not costs:
         return []
-    named = shortened([f"{key} {price:.2f}" for key, price in costs.items()], MAX_NAMED)
+    named = ", ".join(shortened([f"{key} {price:.2f}" for key, price in costs.items()], MAX_NAMED))
     silent = len(priced) - len(answered)
     others = f". {counted(silent, 'host')} did not answer, and may cost as well" if silent else ""
     return [f"hosts that still answer cost {sum(costs.values()):.2f} USD per hour until returned: {named}{others}"]
@@ -439,27 +375,23 @@ TOGETHER_SECONDS = 0.15
 
 
 @contextmanager
-def signals_handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def signals_handled(handle: Callable[[], object]) -> Iterator[None]:
     """Handle Ctrl-C, SIGTERM and SIGHUP in the block; of a closing terminal's SIGHUPs only the first.
 
     Signals at the same moment are one: `timeout` sends each to its child and to the group of processes.
     """
     handled_at = -math.inf
 
-    def handle_once(number: int, frame: FrameType | None) -> None:
+    def handle_once(number: int, _frame: object) -> None:
         nonlocal handled_at
+        if number == signal.SIGHUP:
+            signal.signal(number, signal.SIG_IGN)
         if time.monotonic() - handled_at > TOGETHER_SECONDS:
             handled_at = time.monotonic()
-            handle(number, frame)
+            handle()
 
-    def handle_hangup(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        handle_once(number, frame)
-
-    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM), handle_once)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # otherwise nohup
-        handlers[signal.SIGHUP] = handle_hangup
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]  # ignored by nohup
+    previous = {number: signal.signal(number, handle_once) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
     try:
         yield
     finally:
@@ -468,7 +400,7 @@ def signals_handled(handle: Callable[[int, FrameType | None], None]) -> Iterator
                 signal.signal(number, handler)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
+def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
@@ -483,7 +415,7 @@ def _run_command(command: str) -> None:
         ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
     )
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle() -> None:
         if next(interrupts) == 0:
             notify("--when-done is still running. Press Ctrl-C again to end it")
         else:

@@ -11,7 +11,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 MAX_LINE_LENGTH = 2_000
@@ -65,12 +65,6 @@ def plain_values(value: object, limit: int = MAX_LINE_LENGTH) -> Any:  # noqa: A
 def shown(value: object, limit: int = 80) -> str:
     """Return a value's `repr`, shortened for a message."""
     return plain_text(repr(value), limit)
-
-
-def shortened(names: Sequence[str], most: int) -> str:
-    """Return the first names, separated by commas, and the number of others."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def each(words: Iterable[str], *, numbered: bool = True) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from results.errors import UnknownFleet, UserError, is_disk_full
 from results.program import among, flag, percentage
@@ -24,15 +24,9 @@ if TYPE_CHECKING:
     from results.table.merge import Merged
     from results.text_table import Grid
 
-    Side = tuple[str, list[FleetRate]]
-    """Name and rates of a fleet."""
-
 RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest run"
 
-SPELLINGS = {"md": "markdown", "table": "text"}
-"""Aliases accepted by every `--format`."""
-
-FORMAT = flag("default: %(default)s", type=lambda text: SPELLINGS.get(text, text))
+FORMAT = flag("default: %(default)s")
 
 Runs = Annotated[list[str], flag(RUNS_HELP, metavar="RUN")]
 
@@ -44,11 +38,7 @@ RunsDir = Annotated[
 RUNS_DIR = Path("runs")
 
 Prices = Annotated[
-    list[str],
-    flag(
-        "price of a GPU-hour; like --prices, it overrides hosts.yml, which overrides the shipped examples",
-        metavar="GPU=USD",
-    ),
+    list[str], flag("price of a GPU-hour; overrides hosts.yml and the shipped examples", metavar="GPU=USD")
 ]
 
 PriceFiles = Annotated[list[Path], flag("your prices, or a list of a cloud or catalog, as CSV or JSON", metavar="FILE")]
@@ -96,35 +86,37 @@ def warn(problems: Sequence[str]) -> None:
         print(f"! {problem}", file=sys.stderr)
 
 
-def print_lines(lines: Sequence[str], style: str, *, strong: bool = False) -> None:
-    """Print sentences, one per line."""
+def print_parts(style: str, *parts: Grid | Sequence[str], strong: bool = False) -> None:
+    """Print tables, and lists of sentences, one per line.
+
+    Args:
+        style: `text` or `markdown`.
+        parts: In this order; empty lists are omitted.
+        strong: Whether the first sentence of a list is the most important one.
+    """
     from rich.console import Console
 
-    from results.text_table import markdown_text, print_line
+    from results.text_table import Grid, markdown, markdown_text, print_grid, print_line
 
     console = Console()
-    for number, line in enumerate(lines):
-        first = strong and not number
-        if style == "markdown":
-            print(f"* **{markdown_text(line)}**" if first else f"* {markdown_text(line)}")
-        else:
-            print_line(line, console, "bold" if first else None)
-    if lines:
-        print()
+    for part in parts:
+        if isinstance(part, Grid) and style == "markdown":
+            print(markdown(part))
+        elif isinstance(part, Grid):
+            print_grid(part, console)
+        elif part:
+            for number, line in enumerate(part):
+                first = strong and not number
+                if style == "markdown":
+                    print(f"* **{markdown_text(line)}**" if first else f"* {markdown_text(line)}")
+                else:
+                    print_line(line, console, "bold" if first else None)
+            print()
 
 
-def print_grids(grids: Sequence[Grid], style: str = "text") -> None:
-    """Print tables as text or Markdown."""
-    from rich.console import Console
-
-    from results.text_table import markdown, print_grid
-
-    if style == "markdown":
-        print("\n".join(map(markdown, grids)))
-        return
-    console = Console()
-    for grid in grids:
-        print_grid(grid, console)
+def print_json(document: object) -> None:
+    """Print JSON in ASCII, which is safe on a terminal."""
+    print(json.dumps(document, indent=1, default=str))
 
 
 def show(
@@ -148,26 +140,24 @@ def show(
     Example: show --time-breakdown
     """
     from results.report.tables import all_grids, exported, readings_grid
+    from results.runs import time_breakdown as times
     from results.runs.store import ReadingNotes, stored_records
-    from results.runs.time_breakdown import time_breakdown as breakdown_of
-    from results.runs.time_breakdown import time_breakdown_grid
 
     if time_breakdown or readings:
         notes = ReadingNotes()
         stored = notes.of(stored_records(runs, runs_dir))
-        grid = readings_grid(stored) if readings else time_breakdown_grid(breakdown_of(stored))
+        grid = readings_grid(stored) if readings else times.time_breakdown_grid(times.time_breakdown(stored))
         warn(notes.lines())
         if grid is None:
             nothing = "has a number" if readings else "has a duration, and their folders have no events.jsonl"
             raise UserError(f"no record of these runs {nothing}")
-        print_grids([grid])
+        print_parts("text", grid)
         return ExitCode.OK
     merged = read(runs, runs_dir, quiet=True)
     if format == "json":
         sys.stdout.write(exported(merged, "json"))
     else:
-        print_grids(all_grids(merged, brief=not verbose))
-        print_lines([f"! {problem}" for problem in merged.problems], format)
+        print_parts(format, *all_grids(merged, brief=not verbose), [f"! {problem}" for problem in merged.problems])
     return ExitCode.OK
 
 
@@ -225,37 +215,41 @@ def compare(
     from results.compare.means import answer_lines, comparison_rows, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
 
-    sides, by, unread = _sides(names, runs_dir, baseline, by, apart=["driver", "launcher"] if strict else by)
+    pairs, by, unread = _sides(names, runs_dir, baseline, by, apart=["driver", "launcher"] if strict else by)
+    pairs_found = [(a, b, compare(a.rates, b.rates, by=by)) for a, b in pairs]
     grids, lines, documents = [], list[str](), []
-    worse, lost, unseen = 0, list[str](), list[str]()
-    for (a, of_a), (b, of_b) in sides:
-        found = compare(of_a, of_b, by=by)
-        only_a, only_b = unmatched(of_a, of_b, by), unmatched(of_b, of_a, by)
-        second = f"{b}, baseline" if baseline else b
-        grids.append(compare_grid(found, a, second, only_a, only_b))
-        documents.append({"a": a, "b": second, "cases": comparison_rows(found)})
-        unknown = unknown_line(a, f"{a} in the baseline" if baseline else b, found)
-        lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown]
-        if fail_on is not None:
-            worse += len(regressions(found, fail_on))
-            lost += lost_lines(found)
-            unseen += unchecked_lines(found, only_b, by)
+    for a, b, found in pairs_found:
+        second, here = (f"{b.fleet}, baseline", f"{a.fleet} in the baseline") if baseline else (b.fleet, b.fleet)
+        only_a, only_b = unmatched(a.rates, b.rates, by), unmatched(b.rates, a.rates, by)
+        grids.append(compare_grid(found, a.fleet, second, only_a, only_b))
+        documents.append({"a": a.fleet, "b": second, "cases": comparison_rows(found)})
+        lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown_line(a.fleet, here, found)]
     if format == "json":
-        sys.stdout.write(json.dumps({"answers": lines, "comparisons": documents}, indent=1) + "\n")
+        print_json({"answers": lines, "comparisons": documents})
     else:
-        scaling = scaling_grid(
-            [rate for (_, of_a), (_, of_b) in sides for rate in (*of_a, *([] if baseline else of_b))]
-        )
-        print_lines(lines, format)
-        print_grids([*grids, *([scaling] if scaling else [])], format)
-    warn([f"failed: {text}" for text in lost])
-    if worse and fail_on is not None:
+        scaling = scaling_grid([rate for a, b in pairs for rate in (*a.rates, *([] if baseline else b.rates))])
+        print_parts(format, lines, *grids, *([scaling] if scaling else []))
+    if fail_on is None:
+        return ExitCode.OK
+    worse, unseen = 0, list[str]()
+    for a, b, found in pairs_found:
+        worse += len(regressions(found, fail_on))
+        warn([f"failed: {text}" for text in lost_lines(found)])
+        unseen += unchecked_lines(found, unmatched(b.rates, a.rates, by), by)
+    if worse:
         are = "case failed or is" if worse == 1 else "cases failed or are"
         print(f"{worse} {are} slower by more than {fail_on * 100:g} %", file=sys.stderr)
-    if fail_on is not None and unread:
+    if unread:
         unseen.append(f"{counted(unread, 'file')} without a readable record, see above; measure again")
     warn([f"not compared: {text}" for text in unseen])
     return ExitCode.REGRESSION if worse else ExitCode.SOME_FAILED if unseen else ExitCode.OK
+
+
+class Side(NamedTuple):
+    """A fleet, and its rates in one or several runs."""
+
+    fleet: str
+    rates: list[FleetRate]
 
 
 def _sides(
@@ -267,14 +261,13 @@ def _sides(
     column of `apart` are kept separate.
     """
     from results.compare.comparison import fleets_of
-    from results.runs.store import is_folder, is_run, stored_records
+    from results.runs.store import is_run
     from results.table.fleets import fleet_rates, split_fleets, unambiguous
 
     def of(fleet: str, rates: Sequence[FleetRate]) -> Side:
-        return fleet, [rate for rate in rates if rate.fleet == fleet]
+        return Side(fleet, [rate for rate in rates if rate.fleet == fleet])
 
-    paths = [name for name in names if os.sep in name]
-    fleets = [] if baseline else [name for name in names if not is_run(name, runs_dir) and name not in paths]
+    fleets = [name for name in names if not (baseline or os.sep in name or is_run(name, runs_dir))]
     merged = read([name for name in names if name not in fleets], runs_dir)
     rates = fleet_rates(merged.rows, apart)
     known = fleets_of(rates)
@@ -292,11 +285,7 @@ def _sides(
     if len(fleets) < 2:
         named = [name for name in dict.fromkeys(names) if name in known]  # a fleet may have the name of its run
         fleets = named if len(named) == 2 else fleets or (known[::-1] if len(known) == 2 else [])
-    unknown = [name for name in fleets if name not in known]
-    for name in unknown:
-        if is_folder(Path(name)):
-            stored_records([name], runs_dir)  # its error says why this is no run
-    if unknown or len(fleets) != 2:
+    if len(fleets) != 2 or not set(fleets) <= set(known):
         received = f"Received: {', '.join(fleets)}. " if fleets else ""
         hint = "".join(f"\n{line}" for line in unambiguous(rates, by)[1])
         raise UnknownFleet(
@@ -322,9 +311,9 @@ def audit(
         sys.stdout.write(findings_to_json(audited.findings))
         warn(reading_lines(audited))
     elif format == "markdown":
-        print_grids([audit_grid(file, audited)], format)
+        print_parts(format, audit_grid(file, audited))
     else:
-        print_lines(audit_lines(file, audited), format)
+        print_parts(format, audit_lines(file, audited))
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 
@@ -414,9 +403,8 @@ def recommend(
         sys.stdout.write(advice_json(advices, remarks))
         return ExitCode.OK
     for advice in advices:
-        print_lines([advice.sentence], format, strong=True)
-        print_grids([advice_grid(advice)], format)
-    print_lines(remarks, format)
+        print_parts(format, [advice.sentence], advice_grid(advice), strong=True)
+    print_parts(format, remarks)
     return ExitCode.OK
 
 
@@ -437,12 +425,10 @@ def gpus(
     if format == "json":
         sys.stdout.write(gpu_comparison.comparison_json(found))
         return ExitCode.OK
-    print_lines(gpu_comparison.comparison_lines(found), format)
-    grids = gpu_comparison.gpu_grids(found)
-    beside = len(grids) if format == "markdown" else gpu_comparison.SENTENCES_FROM
-    print_grids(grids[:beside], format)
-    for grid in grids[beside:]:
-        print_lines(gpu_comparison.as_lines(grid), format, strong=True)
+    figures, *sentences = gpu_comparison.gpu_grids(found)
+    print_parts(format, gpu_comparison.comparison_lines(found), figures)
+    for grid in sentences:
+        print_parts(format, grid if format == "markdown" else gpu_comparison.as_lines(grid), strong=True)
     return ExitCode.OK
 
 

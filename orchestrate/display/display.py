@@ -24,9 +24,10 @@ from orchestrate.errors import UserError
 from orchestrate.events import Event, event_document
 from orchestrate.planning.facts import Facts
 from orchestrate.running.state import QUEUED, SKIPPED, TRIED_AGAIN, HostState, RunState
-from orchestrate.text import each, plain_text, shortened, shown
+from orchestrate.text import each, plain_text, shown
 from results.program import command_line
 from results.schema import Status
+from results.text import shortened
 from results.text_table import new_table, print_line
 
 STOPPING = "no new repeats will start; running ones will finish"
@@ -72,8 +73,7 @@ def _text(event: Event) -> str:
             counts = {"stopped": event.stopped, "not run": event.missing, "skipped": event.skipped}
             parts = [f"{event.ok} ok", f"{event.failed - event.stopped} failed"]
             parts += [f"{number} {word}" for word, number in counts.items() if number]
-            saved = f" (about {clock(event.saved_seconds)} of machine time saved)" if event.saved_seconds else ""
-            return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s{saved}"
+            return f"run {event.run_id}: {', '.join(parts)}, {event.seconds:.0f} s"
     raise TypeError(type(event))
 
 
@@ -103,7 +103,7 @@ def failures(state: RunState) -> list[str]:
         return []
     lines = []
     for (status, cause), hosts in sorted(groups.items(), key=lambda group: -len(group[1]))[:MAX_CAUSES]:
-        named = shortened([*dict.fromkeys(hosts)], MAX_HOSTS_NAMED)
+        named = ", ".join(shortened([*dict.fromkeys(hosts)], MAX_HOSTS_NAMED))
         lines.append(plain_text(f"  {len(hosts)} × {status} on {named}: {cause}"))
     if len(groups) > MAX_CAUSES:
         lines.append(f"  … and {len(groups) - MAX_CAUSES} more causes")
@@ -360,8 +360,3 @@ def notify(*lines: str) -> None:
     console = Console(stderr=True)
     for line in lines:
         print_line(line, console)
-
-
-def stdout_console() -> Console:
-    """Return a console on stdout, which does not limit the width of tables in a pipe."""
-    return Console(highlight=False)

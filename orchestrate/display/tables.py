@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-
 from orchestrate.events import stored_event
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
@@ -28,14 +26,14 @@ from results.runs.store import ReadingNotes, RunFolder
 from results.schema import GPU, Status
 from results.schema.record_json import NewerRecord
 from results.text import counted
-from results.text_table import Grid, print_grid, print_line
+from results.text_table import Grid
 
 Probed = Mapping[HostPlace, Facts | str]
 """The facts of hosts, or why they could not be probed."""
 
 
-def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> None:
-    """Show each host's facts, whether it can measure, and how to fix problems."""
+def check_grid(hosts: Sequence[Host], probed: Probed) -> Grid:
+    """Return each host's facts, whether it can measure, and how to fix problems."""
     columns = ["fleet", "host", "reached by", "processor", "memory", "GPUs", "now", "driver", "image", "verdict"]
     rows, notes, documents = [], [], check_document(hosts, probed)
     for host, document in zip(hosts, documents, strict=True):
@@ -57,7 +55,7 @@ def render_check(hosts: Sequence[Host], probed: Probed, console: Console) -> Non
     optional = ("image", "memory", "now", "processor", "reached by")  # the notes below name the image and the reason
     usable = sum(document["problem"] is None for document in documents)
     title = f"{usable} of {counted(len(hosts), 'host')} can run benchmarks"
-    print_grid(Grid(title, columns, rows, notes, optional).without_empty_columns(), console)
+    return Grid(title, columns, rows, notes, optional).without_empty_columns()
 
 
 def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]]:
@@ -84,8 +82,8 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
     return documents
 
 
-def render_plan(plan: Plan, console: Console) -> None:
-    """Show which cases run where and how often, and which are excluded and why."""
+def plan_grid(plan: Plan) -> Grid:
+    """Return which cases run where and how often, and which are excluded and why."""
     entries: dict[object, HostPlan] = {entry.host.fleet: entry for entry in reversed(plan.hosts)}
     entries |= {entry.host.place: entry for entry in plan.hosts}
     counts: Counter[tuple[str, ...]] = Counter()
@@ -98,11 +96,11 @@ def render_plan(plan: Plan, console: Console) -> None:
     notes += same_machine_notes({entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None})
     title = f"{counted(len(plan.jobs), 'repeat')} on {counted(len(plan.hosts), 'host')}, seed {plan.seed}"
     columns = ["fleet", "host", "suite", "case", "image", "repeats>"]
-    print_grid(Grid(title, columns, rows, notes, ("image", "suite")), console)
+    return Grid(title, columns, rows, notes, ("image", "suite"))
 
 
-def render_estimate(estimated: RunEstimate, console: Console) -> None:
-    """Show the estimated duration and cost of a run, and their basis."""
+def estimate_text(estimated: RunEstimate) -> str:
+    """Describe the estimated duration and cost of a run, and their basis."""
     shares = {
         "from earlier runs": estimated.seen,
         "computed from the networks' work and the hosts' speed": estimated.computed,
@@ -111,13 +109,7 @@ def render_estimate(estimated: RunEstimate, console: Console) -> None:
     parts = {words: share for words, share in shares.items() if share > 0.001}
     basis = ", ".join(words if len(parts) == 1 else f"{share:.0%} {words}" for words, share in parts.items())
     cost = "" if estimated.usd is None else f", about {usd_text(estimated.usd)} USD"
-    print_line(f"estimate: {duration(estimated.seconds)}{cost} ({basis})", console)
-
-
-def render_taken(seconds: float, estimated: RunEstimate | None, console: Console) -> None:
-    """Show the duration of a run next to its estimate."""
-    before = "" if estimated is None else f"; the estimate was {duration(estimated.seconds)}"
-    print_line(f"took {duration(seconds)}{before}", console)
+    return f"estimate: {duration(estimated.seconds)}{cost} ({basis})"
 
 
 def duration(seconds: float) -> str:
@@ -172,8 +164,8 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
     }
 
 
-def render_status(status: Mapping[str, Any], console: Console) -> None:
-    """Show a document of `status_document`."""
+def status_grid(status: Mapping[str, Any]) -> Grid:
+    """Return a document of `status_document` as a table."""
     rows = [
         [
             host["fleet"],
@@ -191,7 +183,7 @@ def render_status(status: Mapping[str, Any], console: Console) -> None:
     state = f"a controller is active{left}" if status["controller_active"] else "no controller is active"
     notes = [*status["answers"], *status["unreadable"], f"run {status['run']}: {state}; {status['folder']}"]
     columns = ["fleet", "host", "ended>", "skipped>", "ok>", "failed", "why", "now"]
-    print_grid(Grid("", columns, rows, notes).without_empty_columns(), console)
+    return Grid("", columns, rows, notes).without_empty_columns()
 
 
 def _notes(entry: HostPlan) -> list[str]:

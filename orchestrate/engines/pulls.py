@@ -6,6 +6,8 @@ import re
 import threading
 from collections.abc import Callable
 
+from orchestrate.events import EventBus, ImageProgress, Warned
+
 MAX_PULLS_PER_REGISTRY = 16
 TRANSFER = "transfer"
 """Argument of `PullLimits.turn` for images that this machine sends to hosts."""
@@ -35,21 +37,19 @@ Progress = Callable[[int, int], None]
 
 
 class PullLimits:
-    """Concurrency limits and callbacks that the pulls of all hosts of a run share.
+    """What the pulls of all hosts of a run share: limits of concurrency, and the bus that they report to."""
 
-    Args:
-        notify: Receives a host's key and a message about a pull.
-        progress: While hosts are probed, receives a host's key, an image and the bytes of `Progress`.
-    """
-
-    def __init__(
-        self,
-        notify: Callable[[str, str], None] = lambda host, message: None,
-        progress: Callable[[str, str, int, int], None] = lambda host, image, done, total: None,
-    ) -> None:
-        self.notify = notify
-        self.progress = progress
+    def __init__(self, bus: EventBus | None = None) -> None:
+        self._bus = bus or EventBus()
         self._turns = {TRANSFER: threading.Semaphore(MAX_TRANSFERS)}
+
+    def notify(self, host: str, message: str) -> None:
+        """Report a message about a pull of a host, by its key."""
+        self._bus.emit(Warned(host=host, message=message))
+
+    def progress(self, host: str, image: str, done: int, total: int) -> None:
+        """Report the bytes of `Progress`, while hosts are probed."""
+        self._bus.emit(ImageProgress(host=host, image=image, done_bytes=done, total_bytes=total))
 
     def turn(self, registry: str) -> threading.Semaphore:
         """Return what is held during a pull from a registry, or while an image is sent (`TRANSFER`)."""

@@ -6,21 +6,18 @@ and the host's speed, otherwise a guess.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import functools
-import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import HostPlan, Job, Plan
+from orchestrate.planning.plan import HostPlan, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
 from results.reference.networks import work_of
 from results.schema import Case, Device, Precision
@@ -102,29 +99,22 @@ class Durations:
 def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
     """Return the durations of repeats in the latest runs.
 
+    Truncated lines of journals, and those of another version, are ignored.
+
     Returns:
         Median seconds by fleet and case name.
     """
-    seconds: dict[tuple[str, str], list[float]] = {}
-    runs = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in runs[:MAX_EARLIER_RUNS]:
-        for key, took in _durations_in(path.absolute(), path.stat().st_mtime_ns):
-            seconds.setdefault(key, []).append(took)
+    seconds = defaultdict[tuple[str, str], list[float]](list)
+    journals = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for journal in journals[:MAX_EARLIER_RUNS]:
+        with journal.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if '"job_result"' in line:  # a large run has 250,000 other lines
+                    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                        event = json.loads(line)
+                        if event["status"] == "ok":
+                            seconds[event["fleet"], event["case"]].append(float(event["seconds"]))
     return {key: statistics.median(values) for key, values in seconds.items()}
-
-
-@functools.lru_cache(maxsize=MAX_EARLIER_RUNS)
-def _durations_in(path: Path, _changed_at: int) -> list[tuple[tuple[str, str], float]]:
-    """Return the durations in a journal; a truncated line, or one of another version, is ignored."""
-    found = []
-    with path.open(encoding="utf-8", errors="replace") as lines:  # a large run has 250,000
-        for line in lines:
-            if '"job_result"' in line:
-                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-                    event = json.loads(line)
-                    if event["status"] == "ok":
-                        found.append(((event["fleet"], event["case"]), float(event["seconds"])))
-    return found
 
 
 def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
@@ -202,50 +192,19 @@ class RunEstimate:
     computed: float = 0.0
 
 
-class _Timeline(NamedTuple):
-    """What a host does until its last repeat has ended; a queue's worker slots share its time.
-
-    Attributes:
-        jobs: Its jobs that are not blocked.
-        ends: When its setup and then each of them has ended, in seconds from the start.
-        usd_per_second: Cost of the host, or of all worker slots; None: no price.
-    """
-
-    jobs: list[Job]
-    ends: list[float]
-    usd_per_second: float | None
-
-
-def _timelines(plan: Plan, durations: Durations) -> Iterator[_Timeline]:
-    for entry in plan.hosts:
-        jobs = [job for job in plan.jobs_on(entry.host) if job.blocked is None]
-        slots, usd = max(1, min(entry.host.slots, len(jobs))), hourly_usd(entry)
-        took = (durations.seconds(entry.host.fleet, job.case.name) / slots for job in jobs)
-        ends = list(itertools.accumulate(took, initial=host_seconds(entry)))
-        yield _Timeline(jobs, ends, None if usd is None else slots * usd / 3600)
-
-
 def estimate(plan: Plan, durations: Durations) -> RunEstimate:
-    """Estimate duration and cost of a plan."""
-    hosts = list(_timelines(plan, durations))
-    keys = [(job.origin.fleet, job.case.name) for host in hosts for job in host.jobs]
-    seen = sum(key in durations.seen for key in keys) / len(keys) if keys else 1.0
-    computed = sum(key not in durations.seen and key in durations.computed for key in keys) / max(1, len(keys))
-    costs = [host.usd_per_second * host.ends[-1] for host in hosts if host.usd_per_second is not None]
-    usd = sum(costs) if len(costs) == len(hosts) else None
-    return RunEstimate(max(host.ends[-1] for host in hosts), usd, seen, computed)
-
-
-def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
-    """Return about how many repeats of a plan fit within a cost; each host needs a price."""
-    hosts = list(_timelines(plan, durations))
-
-    def cost(until: float) -> float:
-        return sum((host.usd_per_second or 0.0) * min(until, host.ends[-1]) for host in hosts)
-
-    ended = (pair for host in hosts for pair in zip(host.jobs, host.ends[1:], strict=True))
-    led = [at for job, at in ended if job.member is None or job.member.rank == 0]
-    return bisect.bisect_right(sorted(led), limit_usd, key=cost)
+    """Estimate duration and cost of a plan; the worker slots of a queue share the time of its repeats."""
+    seconds, usd, keys = [], [], []
+    for entry in plan.hosts:
+        of_host = [(job.origin.fleet, job.case.name) for job in plan.jobs_on(entry.host) if job.blocked is None]
+        slots, hourly = max(1, min(entry.host.slots, len(of_host))), hourly_usd(entry)
+        took = host_seconds(entry) + sum(durations.seconds(*key) for key in of_host) / slots
+        usd += [] if hourly is None else [slots * hourly * took / 3600]
+        seconds.append(took)
+        keys += of_host
+    count, unseen = max(1, len(keys)), [key for key in keys if key not in durations.seen]
+    seen, computed = 1 - len(unseen) / count, sum(key in durations.computed for key in unseen) / count
+    return RunEstimate(max(seconds), sum(usd) if len(usd) == len(seconds) else None, seen, computed)
 
 
 def usd_text(usd: float) -> str:

@@ -31,16 +31,17 @@ from results.runs.reading import CASE_CHANGES, FieldChange, upgrade
 from results.schema import Case, Communication, Data, Device, Origin, Status
 from results.schema.record_json import RecordError
 from results.schema.version import __version__
+from results.text import shortened
 
 PLAN_VERSION: Final = 3
-"""Rises when a field is removed or changed; `codec.PLAN_CHANGES` then reads older plans."""
+"""Rises when a field is removed or changed; `PLAN_CHANGES` then reads older plans."""
 
 DEFAULT_SUITE = "standard"
 
 T = TypeVar("T")
 
 MAX_NAMED = 20
-"""Maximum number of cases in an error message."""
+"""Maximum number of lines on cases in an error message."""
 
 PORTS_PER_RANK = 2
 """TensorFlow's port, and the next one for the chief's connections; equal for all ranks to simplify firewall rules."""
@@ -147,7 +148,7 @@ class Plan:
         hosts_file: Absolute path of `hosts.yml`, whose addresses `resume` takes; None: unknown.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # also applies to nested types; see `codec.py`
+    __pydantic_config__ = ConfigDict(extra="forbid")  # also applies to nested types
 
     run_id: str
     created_at: str
@@ -170,9 +171,9 @@ class Plan:
         return [*alone, *(part for multi in self.multi_host_jobs for part in multi.members if part.place == host.place)]
 
 
-def new_run_id() -> str:
-    """Return a run id: the time in UTC and four random hexadecimal digits."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+def new_run_id(name: str | None = None) -> str:
+    """Return a run id: a name, by default the time in UTC, and four random hexadecimal digits."""
+    return f"{name or f'{datetime.now(UTC):%Y%m%d-%H%M%S}'}-{secrets.token_hex(2)}"
 
 
 def make_plan(
@@ -197,64 +198,52 @@ def make_plan(
     Raises:
         UserError: A suite does not exist, or the plan is empty.
     """
-    plans = []
-    reports = [(host, probed[host.place]) for host in hosts]
-    sizes = [report.gpu_memory_bytes(host.gpus) for host, report in reports if isinstance(report, Facts)]
-    memory = min(filter(None, sizes), default=None)
+    answers = [(host, facts) for host in hosts if isinstance(facts := probed[host.place], Facts)]
+    memory = min(filter(None, (facts.gpu_memory_bytes(host.gpus) for host, facts in answers)), default=None)
 
-    def suite_of(name: str) -> Suite:
-        return dataclasses.replace(read_suite(name), memory_bytes=memory)
-
-    for host in hosts:
+    def planned(host: Host) -> HostPlan:
         name, reported = host.suite or DEFAULT_SUITE, probed[host.place]
-        suite = suite_of(name)
         facts, problem = (reported, None) if isinstance(reported, Facts) else (None, reported)
         mate = facts or next(iter(fleet_facts(host, hosts, probed)), None)
         if facts is None and mate is not None and mate.gpus and is_chosen(host):  # the image of its fleet
             host = host.model_copy(update={"variant": tuple(image.variant for image in mate.images if image.variant)})
-        cases, excluded = _cases(host, suite, mate)
-        images = (facts.images if facts else named_images(host)) or (None,)
-        jobs = tuple(
-            host_job(host, facts, case, repeat, run_id, image, several=len(images) > 1)
-            for repeat, (case, image) in _rounds(
-                itertools.product(cases, images), repeats or host.repeats or suite.repeats, f"{seed}:{host.key}"
-            )
-        )
-        plans.append(HostPlan(host=host, suite=name, facts=facts, problem=problem, jobs=jobs, excluded=tuple(excluded)))
+        suite = read_suite(name)
+        cases, excluded = _cases(host, suite, memory, mate)
+        cells = itertools.product(cases, _images(host, facts) or (None,))
+        rounds = _rounds(cells, repeats or host.repeats or suite.repeats, seed, host.key)
+        jobs = (host_job(host, facts, case, repeat, run_id, image) for repeat, (case, image) in rounds)
+        return HostPlan(host=host, suite=name, facts=facts, problem=problem, jobs=tuple(jobs), excluded=tuple(excluded))
+
     entries: list[HostPlan] = []
     multi_host_jobs: list[JobOnHosts] = []
-    for _, group in itertools.groupby(plans, key=lambda entry: entry.host.fleet):
+    for _, group in itertools.groupby(map(planned, hosts), key=lambda entry: entry.host.fleet):
         fleet = list(group)
-        made, excluded = _multi_host_jobs(fleet, suite_of(fleet[0].suite), repeats, run_id, seed)
+        made, excluded = _multi_host_jobs(fleet, read_suite(fleet[0].suite), memory, repeats, run_id, seed)
         multi_host_jobs += made
         entries += [dataclasses.replace(fleet[0], excluded=(*fleet[0].excluded, *excluded)), *fleet[1:]]
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    plan = Plan(
-        run_id=run_id, created_at=created, seed=seed, hosts=tuple(entries), multi_host_jobs=tuple(multi_host_jobs)
-    )
+    created, several = datetime.now(UTC).isoformat(timespec="seconds"), tuple(multi_host_jobs)
+    plan = Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(entries), multi_host_jobs=several)
     if not plan.jobs:
         left = [f"{entry.host.key}: {text}" for entry in entries for text in entry.excluded]
-        more = [f"and {len(left) - MAX_NAMED} more"] if len(left) > MAX_NAMED else []
-        lines = ["the plan is empty: no case of the suite fits any host", *left[:MAX_NAMED], *more]
+        lines = ["the plan is empty: no case of the suite fits any host", *shortened(left, MAX_NAMED)]
         raise UserError("\n  ".join(lines))
     return plan
 
 
-def _rounds(cells: Iterable[T], repeats: int, seed: str) -> Iterator[tuple[int, T]]:
+def _rounds(cells: Iterable[T], repeats: int, seed: int, place: str) -> Iterator[tuple[int, T]]:
     """Yield each cell once per repeat, numbered from 1, in shuffled rounds, so that drift affects all alike."""
-    shuffle, order = random.Random(seed), list(cells)
+    shuffle, order = random.Random(f"{seed}:{place}"), list(cells)
     for repeat in range(1, repeats + 1):
         shuffle.shuffle(order)
         for cell in order:
             yield repeat, cell
 
 
-def _cases(host: Host, suite: Suite, facts: Facts | None) -> tuple[list[Case], list[str]]:
+def _cases(host: Host, suite: Suite, memory: int | None, facts: Facts | None) -> tuple[list[Case], list[str]]:
     """Choose the cases that fit a host; a single-replica case is never excluded, so that a missing GPU is a failure."""
     gpu_count = len(_usable_gpus(host, facts))
-    device = _device(host, gpu_count)
     cases, excluded = [], []
-    for case in suite.cases(device):
+    for case in suite.cases(_device(host, gpu_count), memory):
         if case.num_hosts > 1 and host.queue is None:
             continue  # see `_multi_host_jobs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
@@ -290,16 +279,12 @@ def _usable_gpus(host: Host, facts: Facts | None) -> list[int]:
     return present if host.gpus is None else [index for index in host.gpus if index in present]
 
 
-def host_job(
-    host: Host,
-    facts: Facts | None,
-    case: Case,
-    repeat: int,
-    run_id: str,
-    image: Image | None = None,
-    *,
-    several: bool = False,
-) -> Job:
+def _images(host: Host, facts: Facts | None) -> tuple[Image, ...]:
+    """Return the images that a host measures with; none: without containers, or not known yet."""
+    return named_images(host) if facts is None else facts.images
+
+
+def host_job(host: Host, facts: Facts | None, case: Case, repeat: int, run_id: str, image: Image | None = None) -> Job:
     """Return a job of a host, or its part of a multi-host job: its GPUs and image, or why it is blocked.
 
     Args:
@@ -308,21 +293,20 @@ def host_job(
         case: The case.
         repeat: From 1.
         run_id: Name of the run.
-        image: The image; None: the first of the facts.
-        several: Whether the host measures with several images: ids then contain the variant.
+        image: One of the host's images; None: the first. With several, ids contain the variant.
     """
-    gpus: tuple[int, ...] = ()
+    images = _images(host, facts)
+    image = image or next(iter(images), None)
+    gpus: list[int] = []
     uuids: dict[int, str | None] = {}
     blocked = None
     if facts is not None:
-        image = image or next(iter(facts.images), None)
         uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
         if case.device is Device.GPU:
-            gpus = tuple(_usable_gpus(host, facts)[: case.num_gpus])
+            gpus = _usable_gpus(host, facts)[: case.num_gpus]
             if len(gpus) < case.num_gpus:
                 cause = f"the case needs {case.num_gpus} GPU, the host offers {len(gpus)}"
-                refusal = cpu_refusal(host, facts)
-                blocked = (Status.NO_GPU, f"{cause}; {refusal}" if refusal else cause)
+                blocked = Status.NO_GPU, "; ".join(filter(None, (cause, cpu_refusal(host, facts))))
     if image is not None and image.status is not Status.OK:
         blocked = (image.status, image.reason)
     origin = Origin(
@@ -336,12 +320,12 @@ def host_job(
         image_digest=image.digest if image else None,
         usd_per_gpu_hour=host.usd_per_gpu_hour or None,  # a price of 0 cannot be compared
     )
-    variant = f"{image.variant}." if image and several else ""
+    variant = f"{image.variant}." if image and len(images) > 1 else ""
     return Job(
         id=f"{host.key}.{case.name}.{variant}r{repeat}",
         case=case,
         origin=origin,
-        gpus=gpus,
+        gpus=tuple(gpus),
         gpu_uuids=tuple(uuid for index in gpus if (uuid := uuids.get(index))),
         blocked=blocked,
     )
@@ -388,7 +372,7 @@ def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
 
 
 def _multi_host_jobs(
-    fleet: Sequence[HostPlan], suite: Suite, repeats: int | None, run_id: str, seed: int
+    fleet: Sequence[HostPlan], suite: Suite, memory: int | None, repeats: int | None, run_id: str, seed: int
 ) -> tuple[list[JobOnHosts], list[str]]:
     """Plan the multi-host jobs of a fleet in shuffled rounds; a case with N hosts uses the first N.
 
@@ -399,10 +383,9 @@ def _multi_host_jobs(
     if chief.host.queue is not None:
         return [], []  # a queue assigns several machines to one job by itself
     gpus = min(len(_usable_gpus(entry.host, entry.facts)) for entry in fleet)
-    device = _device(chief.host, gpus)
     parts: dict[Case, tuple[Member, ...]] = {}
     excluded = []
-    for case in suite.cases(device):
+    for case in suite.cases(_device(chief.host, gpus), memory):
         if case.num_hosts == 1:
             continue
         members = members_of([entry.host for entry in fleet[: case.num_hosts]], case)
@@ -413,9 +396,8 @@ def _multi_host_jobs(
         else:
             parts[case] = members
     made = []
-    for repeat, case in _rounds(
-        parts, repeats or chief.host.repeats or suite.repeats, f"{seed}:{chief.host.fleet}:together"
-    ):
+    count, place = repeats or chief.host.repeats or suite.repeats, f"{chief.host.fleet}:together"
+    for repeat, case in _rounds(parts, count, seed, place):
         jobs = tuple(
             dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
             for entry, member in zip(fleet, parts[case], strict=False)
@@ -432,22 +414,19 @@ def whole_job(members: Sequence[Job]) -> Job:
     return dataclasses.replace(chief, origin=dataclasses.replace(chief.origin, host=hosts), blocked=blocked)
 
 
-_HOST_PLAN_CHANGES = (
-    FieldChange("left_out", "excluded"),
-    FieldChange("facts.raw"),
-    FieldChange("facts.gpu_states.xid_errors"),
-    FieldChange("host.image_for"),
-    FieldChange("host.docker.via", only=None),
-    FieldChange("host.ssh.jump", only=None),
-    FieldChange("host.queue.slurm.requeue"),
-)
 _JOBS = ("hosts.jobs", "multi_host_jobs.job", "multi_host_jobs.members")
 
 PLAN_CHANGES: Mapping[int, Sequence[FieldChange]] = {
     1: (
         FieldChange("decide", "stop_early"),
         FieldChange("gangs", "multi_host_jobs"),
-        *(FieldChange(f"hosts.{change.path}", change.renamed, change.only) for change in _HOST_PLAN_CHANGES),
+        FieldChange("hosts.left_out", "excluded"),
+        FieldChange("hosts.facts.raw"),
+        FieldChange("hosts.facts.gpu_states.xid_errors"),
+        FieldChange("hosts.host.image_for"),
+        FieldChange("hosts.host.docker.via", only=None),
+        FieldChange("hosts.host.ssh.jump", only=None),
+        FieldChange("hosts.host.queue.slurm.requeue"),
         *(
             FieldChange(f"{jobs}.case.{change.path}", change.renamed, change.only)
             for jobs in _JOBS

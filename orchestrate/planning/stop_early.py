@@ -9,94 +9,38 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
-from statistics import fmean
+from collections.abc import Collection
+from typing import NamedTuple
 
 from orchestrate.planning.plan import Job, Plan
 from results.compare.sequential import InterimAnalysis, analyse
 from results.schema import Case, Mode, Record, Status
 from results.table.columns import Software, software_of
+from results.table.comparable import grouped
 from results.table.fleets import FleetRate
 
 NOTHING_TO_COMPARE = "--stop-early skips nothing: no two fleets of this plan measure the same case"
 
 
-Key = tuple[str, Case, str | None]
-"""Fleet, case and image variant."""
+class Key(NamedTuple):
+    """What comparisons are about; fleets with different image variants are different sides."""
+
+    fleet: str
+    case: Case
+    variant: str | None
 
 
 def _key(job: Job) -> Key:
-    return job.origin.fleet, job.case, job.origin.variant
+    return Key(job.origin.fleet, job.case, job.origin.variant)
 
 
-@dataclass
-class Side:
-    """The measurements of a case on a fleet with one image variant.
+class _Measured(NamedTuple):
+    """What a comparison needs of a record; `host` is the machine, which a queue chooses."""
 
-    Attributes:
-        planned: Numbers of the planned repeats of each host, ascending; a queue counts as one host.
-        ended: Repeats with a record, by host and number: the machine, and throughput in samples per second; None: no
-            measurement.
-        prices: USD per GPU-hour of each machine with a price.
-        seconds: Durations of successful repeats, from start to record.
-    """
-
-    planned: dict[str, list[int]] = field(default_factory=dict)
-    ended: dict[tuple[str, int], tuple[str, float] | None] = field(default_factory=dict)
-    prices: dict[str, float] = field(default_factory=dict)
-    software: Software = field(default_factory=Software)
-    unit: str = ""
-    seconds: list[float] = field(default_factory=list)
-
-    def add(self, job: Job, record: Record) -> None:
-        """Add a repeat."""
-        place, origin = (job.origin.host, job.origin.repeat), record.origin or job.origin  # a queue's names the node
-        self.ended[place] = None
-        if record.status is not Status.OK or record.measurement is None:
-            return
-        self.ended[place] = origin.host, record.measurement.samples_per_second
-        self.software, self.unit = software_of(record) or Software(), record.measurement.unit
-        began, ended = (datetime.fromisoformat(stamp) for stamp in (record.started_at, record.finished_at))
-        self.seconds.append(max(0.0, (ended - began).total_seconds()))
-        if job.origin.usd_per_gpu_hour is not None:
-            self.prices[origin.host] = job.origin.usd_per_gpu_hour
-
-    def first(self, repeats: int) -> list[tuple[str, int]]:
-        """Return host and number of the first repeats of each host, or of all planned ones."""
-        return [(host, number) for host, numbers in self.planned.items() for number in numbers[:repeats]]
-
-    def rate(self, key: Key, repeats: int) -> FleetRate:
-        """Return the throughput of the first repeats of each host."""
-        rates: dict[str, dict[str, list[float]]] = {}
-        for host, value in filter(None, map(self.ended.__getitem__, self.first(repeats))):
-            rates.setdefault(host, {"": []})[""].append(value)
-        return FleetRate(*key[:2], self.software, rates, unit=self.unit, prices=self.prices)
-
-
-@dataclass
-class PlannedComparison:
-    """Two fleets that measure the same case.
-
-    Attributes:
-        repeats: Number per host in the last interim analysis.
-        found: Its result; decided, if it has a text.
-    """
-
-    keys: tuple[Key, Key]
-    repeats: int = 0
-    found: InterimAnalysis = field(default_factory=InterimAnalysis)
-
-    @property
-    def text(self) -> str:
-        """The result in words, or its current precision."""
-        (a, case, _), (b, *_) = self.keys
-        if self.found.text:
-            return f"{case.name}: {self.found.text}"
-        width = "not known yet" if math.isinf(self.found.width) else f"± {self.found.width:.1%}"
-        return f"{case.name}: {a} / {b}: not decided: {width} after {self.repeats} repeats of each host"
+    host: str
+    samples_per_second: float
+    unit: str
+    software: Software
 
 
 class StopEarly:
@@ -108,12 +52,11 @@ class StopEarly:
 
     def __init__(self, plan: Plan) -> None:
         self._share = plan.stop_early
-        self._sides: defaultdict[Key, Side] = defaultdict(Side)
-        self._skipped: dict[str, Key] = {}
-        for job in plan.jobs if self._share is not None else ():  # by round, so numbers ascend
-            self._sides[_key(job)].planned.setdefault(job.origin.host, []).append(job.origin.repeat)
-        self._most = max((job.origin.repeat for job in plan.jobs), default=0)
-        self.comparisons = _comparisons(self._sides)
+        compared = plan.jobs if self._share is not None else []
+        self._jobs = grouped(((_key(job), job.origin.repeat), job) for job in compared)
+        self._ended: dict[str, _Measured | None] = {}
+        pairs = _comparisons({_key(job): None for job in compared})
+        self._analyses = dict.fromkeys(pairs, (0, InterimAnalysis()))
 
     def add(self, job: Job, record: Record) -> list[str]:
         """Add a repeat.
@@ -121,62 +64,70 @@ class StopEarly:
         Returns:
             The comparisons that it decided, in words.
         """
-        if self._share is None:
-            return []
-        self._sides[_key(job)].add(job, record)
-        waiting = [one for one in self._of(job) if not one.found.text]
-        for comparison in waiting:
-            self._analyse(comparison, self._share)
-        return [comparison.text for comparison in waiting if comparison.found.text]
-
-    def _of(self, job: Job) -> list[PlannedComparison]:
-        return [comparison for comparison in self.comparisons if _key(job) in comparison.keys]
-
-    def _analyse(self, comparison: PlannedComparison, share: float) -> None:
-        """Analyse each new round until the comparison is decided."""
-        sides = [self._sides[key] for key in comparison.keys]
-        while not comparison.found.text and comparison.repeats < self._most:
-            repeats = comparison.repeats + 1
-            if not all(side.ended.keys() >= {*side.first(repeats)} for side in sides):
-                return
-            a, b = (side.rate(key, repeats) for side, key in zip(sides, comparison.keys, strict=True))
-            comparison.found, comparison.repeats = analyse(a, b, share, repeats), repeats
+        self._ended[job.id] = None
+        if record.status is Status.OK and (measured := record.measurement) is not None:
+            host, software = (record.origin or job.origin).host, software_of(record) or Software()
+            self._ended[job.id] = _Measured(host, measured.samples_per_second, measured.unit, software)
+        waiting = [pair for pair in self._pairs_of(job) if not self._analyses[pair][1].text]
+        for pair in waiting:
+            self._analyse(pair)
+        return [self._words(pair) for pair in waiting if self._analyses[pair][1].text]
 
     def skips(self, job: Job) -> str:
-        """Return why a pending repeat is not needed, and count it as skipped; empty: it is needed."""
-        comparisons = self._of(job)
-        if not comparisons or any(not comparison.found.text for comparison in comparisons):
-            return ""
-        self._skipped[job.id] = _key(job)
-        return "; ".join(comparison.text for comparison in comparisons)
+        """Return why a pending repeat is not needed; empty: it is needed."""
+        pairs = self._pairs_of(job)
+        decided = all(self._analyses[pair][1].text for pair in pairs)
+        return "; ".join(map(self._words, pairs)) if decided else ""
 
     @property
     def answers(self) -> list[str]:
         """The result of each comparison, in words."""
-        if self._share is not None and not self.comparisons:
-            return [NOTHING_TO_COMPARE]
-        return [comparison.text for comparison in self.comparisons]
+        return [*map(self._words, self._analyses)] or ([] if self._share is None else [NOTHING_TO_COMPARE])
 
-    @property
-    def skipped(self) -> int:
-        """Number of skipped repeats."""
-        return len(self._skipped)
+    def _pairs_of(self, job: Job) -> list[tuple[Key, Key]]:
+        return [pair for pair in self._analyses if _key(job) in pair]
 
-    @property
-    def saved_seconds(self) -> float:
-        """Estimated machine time of the skipped repeats, from those of the same case that ran."""
-        known = (self._sides[key].seconds for key in self._skipped.values())
-        return sum(fmean(seconds) for seconds in known if seconds)
+    def _analyse(self, pair: tuple[Key, Key]) -> None:
+        """Analyse each new round, once every host has ended it, until the comparison is decided."""
+        assert self._share is not None, "otherwise nothing is compared"
+        repeats, analysis = self._analyses[pair]
+        while not analysis.text:
+            jobs = [job for key in pair for job in self._jobs.get((key, repeats + 1), ())]
+            if not jobs or any(job.id not in self._ended for job in jobs):
+                break
+            repeats += 1
+            a, b = (self._rate(key, repeats) for key in pair)
+            analysis = analyse(a, b, self._share, repeats)
+        self._analyses[pair] = repeats, analysis
+
+    def _rate(self, key: Key, repeats: int) -> FleetRate:
+        """Return the throughput of a side in the first repeats of each host."""
+        rates, prices = dict[str, dict[str, list[float]]](), dict[str, float]()
+        software, unit = Software(), ""
+        for job in (job for number in range(1, repeats + 1) for job in self._jobs.get((key, number), ())):
+            if (measured := self._ended[job.id]) is not None:
+                rates.setdefault(measured.host, {"": []})[""].append(measured.samples_per_second)
+                software, unit = measured.software, measured.unit
+                if job.origin.usd_per_gpu_hour is not None:
+                    prices[measured.host] = job.origin.usd_per_gpu_hour
+        return FleetRate(key.fleet, key.case, software, rates, unit=unit, prices=prices)
+
+    def _words(self, pair: tuple[Key, Key]) -> str:
+        """Return the result of a comparison, or its current precision."""
+        (a, case, _), (b, *_) = pair
+        repeats, analysis = self._analyses[pair]
+        width = "not known yet" if math.isinf(analysis.width) else f"± {analysis.width:.1%}"
+        undecided = f"{a} / {b}: not decided: {width} after {repeats} repeats of each host"
+        return f"{case.name}: {analysis.text or undecided}"
 
 
-def _comparisons(keys: Iterable[Key]) -> list[PlannedComparison]:
-    """Return a comparison for every case and pair of fleets, per variant if both have the same ones."""
-    have = {*keys}
-    return [
-        PlannedComparison((one, two))
-        for one, two in itertools.combinations(keys, 2)
-        if one[1] == two[1]
-        and one[0] != two[0]
-        and one[1].mode is not Mode.DEVICE  # has no throughput
-        and (one[2] == two[2] or not {(one[0], one[1], two[2]), (two[0], one[1], one[2])} & have)
-    ]
+def _comparisons(keys: Collection[Key]) -> list[tuple[Key, Key]]:
+    """Return every case and pair of fleets, per variant if both have the same ones."""
+
+    def is_compared(one: Key, two: Key) -> bool:
+        if one.case != two.case or one.fleet == two.fleet or one.case.mode is Mode.DEVICE:  # has no throughput
+            return False
+        swapped = one._replace(variant=two.variant), two._replace(variant=one.variant)
+        return one.variant == two.variant or not any(key in keys for key in swapped)
+
+    return [pair for pair in itertools.combinations(keys, 2) if is_compared(*pair)]

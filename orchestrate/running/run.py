@@ -51,8 +51,7 @@ def execute(run: RunContext, again: frozenset[Status] = TRIED_AGAIN) -> RunOutco
         loop.wait_for(_run(run))
         outcome = run.state.outcome()
         counts = {name: number for name, number in vars(outcome).items() if name != "answers"}
-        took, saved = time.monotonic() - began, run.state.early.saved_seconds
-        run.bus.emit(RunFinished(run_id=run.plan.run_id, seconds=took, saved_seconds=saved, **counts))
+        run.bus.emit(RunFinished(run_id=run.plan.run_id, seconds=time.monotonic() - began, **counts))
         return outcome
 
 

@@ -18,18 +18,8 @@ from orchestrate.errors import UserError
 from orchestrate.text import shown
 from orchestrate.yaml_files import Document, Form, Listed, described, did_you_mean, resolve_path
 from results.reference.networks import BYTES, fitting_batch
-from results.schema import (
-    DEVICE_MODEL,
-    SETTINGS,
-    Case,
-    Communication,
-    Device,
-    Mode,
-    Precision,
-    annotated,
-    default_of,
-)
-from results.schema.case import case_refusal
+from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Device, Mode, Precision
+from results.schema.case import annotated, case_refusal, default_of
 from results.schema.networks import NETWORKS
 
 FOLDER = Path(__file__).parent
@@ -42,26 +32,19 @@ LARGEST_FIT = 512
 
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 
-ONE_FOR_A_BLOCK = ("communication", "image_size", "warmup_steps", "num_steps")
-"""Settings with a single value per block."""
-
-SPECIAL = ("model", "batch_per_gpu", "device")
-"""Settings defined in `CaseBlock`; all others are derived from `results.schema.case`."""
-
-LISTED = ("model", *(name for name in SETTINGS if name not in (*ONE_FOR_A_BLOCK, *SPECIAL)))
-"""Settings that may be lists, in the order in which cases vary."""
-
 
 def _field(name: str) -> tuple[Any, Any]:
     """Return the type of a setting's key, and its field."""
     value: Any = annotated(name)
-    default = default_of(name)
-    if name in ONE_FOR_A_BLOCK:
-        return value | None if default is None else value, Field(default)
-    return Listed[value], Field([default])
+    return Listed[value], Field([default_of(name)])
 
 
-_FIELDS: dict[str, Any] = {name: _field(name) for name in SETTINGS if name not in SPECIAL}
+_FIELDS: dict[str, Any] = {name: _field(name) for name in SETTINGS if name not in ("model", "batch_per_gpu", "device")}
+"""Of all settings but those that `CaseBlock` defines."""
+
+LISTED = ("model", *_FIELDS)
+"""Settings that may be lists, in the order in which cases vary."""
+
 _Settings = create_model("_Settings", __base__=Form, **_FIELDS)
 
 
@@ -84,9 +67,8 @@ class CaseBlock(_Settings):
 
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """See `Form.mistakes`; reports contradictory settings."""
-        settings = dict(self)
-        values = {name: settings[name] for name in LISTED}
-        modes, batches, several = values["mode"], _batches(self), max(values["num_hosts"]) > 1
+        values = {name: getattr(self, name) for name in LISTED}
+        modes, batches = values["mode"], _batches(self)
         if DEVICE_MODEL in values["model"]:
             useless = sorted(self.model_fields_set - {"model", "num_gpus", "device", "deep_check"})
             if values["model"] != [DEVICE_MODEL]:
@@ -96,7 +78,7 @@ class CaseBlock(_Settings):
             return
         if Mode.DEVICE in modes:
             yield "mode", f"mode: {Mode.DEVICE} is for model: {DEVICE_MODEL} only. Write train or infer"
-        if not several and settings["communication"] is not Communication.AUTO:
+        if values["communication"] != [Communication.AUTO] and max(values["num_hosts"]) == 1:
             yield "communication", "communication is for several hosts only. Add num_hosts, or remove it"
         if self.batch_per_gpu is None:
             yield "batch_per_gpu", "batch_per_gpu is missing. Example: batch_per_gpu: {fp32: 128, fp16: 256}"
@@ -125,26 +107,25 @@ class Suite:
 
     Attributes:
         repeats: Fresh processes for each case.
-        memory_bytes: Of the smallest GPU of the run, for `batch_per_gpu: fit`; None: unknown.
     """
 
     name: str
     description: str
     repeats: int
     blocks: tuple[CaseBlock, ...]
-    memory_bytes: float | None = None
 
-    def cases(self, device: Device) -> list[Case]:
+    def cases(self, device: Device, memory_bytes: float | None = None) -> list[Case]:
         """Return the cases of a host, in the order of the file, without duplicates.
 
         Args:
             device: Device of cases with `device: auto`.
+            memory_bytes: Of the smallest GPU of the run, for `batch_per_gpu: fit`; None: unknown.
         """
         cases: dict[str, Case] = {}
         for block in self.blocks:
             for case in _cases(block, device):
-                if block.batch_per_gpu == FIT and self.memory_bytes is not None and case.device is Device.GPU:
-                    case = dataclasses.replace(case, batch_per_gpu=fitting_batch(case, self.memory_bytes))
+                if block.batch_per_gpu == FIT and memory_bytes is not None and case.device is Device.GPU:
+                    case = dataclasses.replace(case, batch_per_gpu=fitting_batch(case, memory_bytes))
                 cases.setdefault(case.name, case)
         return list(cases.values())
 
@@ -189,14 +170,13 @@ def _batches(block: CaseBlock) -> dict[Precision, int]:
 
 def _cases(block: CaseBlock, device: Device) -> list[Case]:
     """Return every combination of the listed values, the last setting of `LISTED` fastest."""
-    fixed = {name: getattr(block, name) for name in ONE_FOR_A_BLOCK}
-    fixed["device"] = device if block.device == "auto" else block.device
     values = {name: getattr(block, name) for name in LISTED}
+    values["device"] = [device if block.device == "auto" else block.device]
     if DEVICE_MODEL in values["model"]:
         values["mode"] = [Mode.DEVICE]
     cases = []
     for combination in itertools.product(*values.values()):
-        chosen: dict[str, Any] = fixed | dict(zip(values, combination, strict=True))
+        chosen: dict[str, Any] = dict(zip(values, combination, strict=True))
         if not chosen["all_reduce"] and chosen["num_gpus"] * chosen["num_hosts"] == 1:
             continue  # a single replica has no all-reduce to disable
         chosen["batch_per_gpu"] = _batches(block)[chosen["precision"]]

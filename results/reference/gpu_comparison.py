@@ -11,9 +11,6 @@ from results.reference import names, read_rows
 from results.reference.gpus import specification_rows, specifications, specified_gpus, unknown_gpu
 from results.text_table import Grid
 
-SENTENCES_FROM = 1
-"""Index of the first table of `gpu_grids` with sentences in its cells."""
-
 
 def named_gpus(texts: Sequence[str]) -> list[str]:
     """Resolve names to GPUs; a family (`A100`) resolves to all its members.
@@ -43,7 +40,7 @@ def contradictions_of(gpus: Sequence[str]) -> list[dict[str, str]]:
 
 
 def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
-    """Return tables that compare GPUs: figures, their sources, contradictions."""
+    """Return tables that compare GPUs: figures, and in sentences their sources and contradictions."""
     ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
     texts, figures = dict(names("quantity")), []
     for name, rows in figures_of(gpus).items():

@@ -156,8 +156,9 @@ class Action:
 
     def _containers(self) -> int:
         """Return the number of containers of the run."""
+        plan = json.loads((self._folder / "runs" / self._run_id / "plan.json").read_text(encoding="utf-8"))
         with contextlib.closing(DockerEngine(self._engine)) as engine:
-            return len(engine.labelled(f"{RUN_LABEL}={self._run_id}"))
+            return len(engine.labelled(f"{RUN_LABEL}={plan['run_id']}"))
 
     def _records(self) -> dict[str, list[Record]]:
         """Return the run's records by fleet and case."""

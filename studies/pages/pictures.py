@@ -24,7 +24,7 @@ from unittest import mock
 from rich.console import Console
 
 from orchestrate.display.display import LiveDisplay
-from orchestrate.events import Event, event_name
+from orchestrate.events import Event, stored_event
 from orchestrate.planning.plan import Plan, plan_from_json
 from orchestrate.running.state import RunState
 from results.__main__ import main as results_main
@@ -174,16 +174,12 @@ def keep(svg: str, picture: Path) -> None:
 
 def events(path: Path) -> list[tuple[float, Event]]:
     """Read the events of a run, with seconds since the first one."""
-    kinds = {event_name(kind): kind for kind in Event.__subclasses__()}
     documents = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    began = datetime.fromisoformat(documents[0]["at"])
-    found = []
     for document in documents:
-        kind, at = kinds[document.pop("event")], datetime.fromisoformat(document.pop("at"))
         if "folder" in document:  # show the usual folder, not that of --runs
             document["folder"] = f"runs/{document['run_id']}"
-        found.append(((at - began).total_seconds(), kind(**document)))
-    return found
+    found = [*filter(None, map(stored_event, documents))]
+    return [(at - found[0][1], event) for event, at in found]
 
 
 def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:

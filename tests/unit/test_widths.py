@@ -71,14 +71,14 @@ def plan():
     return hosts, probed, make_plan(hosts, probed, lambda _: read_suite("standard"), run_id="run-1", seed=1)
 
 
-def show_status(console: Console) -> None:
+def status() -> Grid:
     with tempfile.TemporaryDirectory() as folder:
         run, (_, _, planned) = RunFolder.create(Path(folder), "run-1"), plan()
         first, second, *_ = planned.jobs
         run.write_record(first.id, two_fleets()[0])
         run.write_record(second.id, make_failure("oom", "11 GB were not enough for a batch of 128"))
         document = tables.status_document(planned, run, running=True)
-    tables.render_status(document | {"folder": "runs/run-1"}, console)
+    return tables.status_grid(document | {"folder": "runs/run-1"})
 
 
 def grids() -> dict[str, list[Grid]]:
@@ -89,15 +89,13 @@ def grids() -> dict[str, list[Grid]]:
     advices = [advice for asked in question for advice in answers(asked, [], asked_prices([], [], []))]
     breakdown, scaling = time_breakdown_grid(time_breakdown(records())), scaling_grid(merged.rates)
     assert breakdown is not None and scaling is not None
-    with tempfile.TemporaryDirectory() as folder:
-        deep = verdict_grid(checked(Path(folder), slow=2))
     return {
         "show": all_grids(merged),
         "time-breakdown": [breakdown],
         "compare": [compare_grid(compare(*rates), "two-cores", "one-core"), scaling],
         "recommend": list(map(advice_grid, advices)),
         "gpus": gpu_grids(["RTX A4000", "RTX A5000"]),
-        "deep-check": [deep],
+        "deep-check": [verdict_grid(checked(slow=2))],
     }
 
 
@@ -122,12 +120,12 @@ GRIDS = grids()
 
 def rendered() -> dict[str, Callable[[Console], None]]:
     return {
-        "check": lambda console: tables.render_check(plan()[0], plan()[1], console),
-        "plan": lambda console: tables.render_plan(plan()[2], console),
-        "status": show_status,
+        "check": show([tables.check_grid(*plan()[:2])]),
+        "plan": show([tables.plan_grid(plan()[2])]),
+        "status": show([status()]),
         "images": lambda console: images.show_list(read_variants(), console),
-        "suites": lambda console: print_grid(commands.suites_grid(None), console),
-        "suite": lambda console: print_grid(commands.suites_grid("published"), console),
+        "suites": show([commands.suites_grid(None)]),
+        "suite": show([commands.suites_grid("published")]),
         "audit": show_audit,
         **{name: show(made) for name, made in GRIDS.items()},
     }

@@ -2,12 +2,11 @@
 
 import dataclasses
 import io
-from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
-from orchestrate.display.tables import render_check, render_plan
+from orchestrate.display.tables import check_grid, plan_grid
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -17,6 +16,7 @@ from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
 from results.schema import GPU, Device, Status
 from results.schema.health import GPUFacts, GPUSlice
+from results.text_table import Grid, print_grid
 
 SSH = DockerAddress(scheme="ssh", target="bench@node-a", port=2222)
 A4000 = GPU(index=0, name="NVIDIA RTX A4000", compute_capability="8.6", memory_bytes=16 << 30, power_limit_watts=140.0)
@@ -82,9 +82,9 @@ def test_each_warning_has_a_remedy(settings: dict, changes: dict, said: str):
     assert said in found
 
 
-def drawn(draw: Callable[[Console], None]) -> str:
+def drawn(grid: Grid) -> str:
     stream = io.StringIO()
-    draw(Console(file=stream, width=400))
+    print_grid(grid, Console(file=stream, width=400))
     return stream.getvalue()
 
 
@@ -93,8 +93,8 @@ def test_hosts_that_are_one_machine_are_named_by_check_and_plan():
     facts = [dataclasses.replace(GOOD, boot_id="x"), Facts(boot_id="x"), Facts(boot_id="y")]
     probed = {one.place: found for one, found in zip(hosts, facts, strict=True)}
     plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)
-    for draw in (lambda console: render_check(hosts, probed, console), lambda console: render_plan(plan, console)):
-        assert "a4000.node-a, here.me are one machine" in drawn(draw)
+    for grid in (check_grid(hosts, probed), plan_grid(plan)):
+        assert "a4000.node-a, here.me are one machine" in drawn(grid)
 
 
 def test_a_host_with_fewer_gpus_than_its_fleet_mates_has_a_warning():
@@ -104,7 +104,7 @@ def test_a_host_with_fewer_gpus_than_its_fleet_mates_has_a_warning():
     assert host_warnings(host(), two, [GOOD, two]) == []
     assert host_warnings(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
     hosts = [host(), Host(fleet="a4000", name="node-b", docker=SSH)]
-    text = drawn(lambda console: render_check(hosts, {hosts[0].place: GOOD, hosts[1].place: two}, console))
+    text = drawn(check_grid(hosts, {hosts[0].place: GOOD, hosts[1].place: two}))
     assert "a4000.node-a: 1 of 2 GPUs" in text and "a4000.node-b: 2" not in text and text.count("warning") == 1
 
 
@@ -113,6 +113,6 @@ def test_the_table_names_what_is_unusable_by_plain_text():
     bad = Image(variant=None, reference="x", status=Status.DRIVER_TOO_OLD, reason="driver 470 is too old")
     hosts = [Host(fleet="f", name="old", docker=SSH), Host(fleet="f", name="[bold]gone", docker=SSH)]
     probed = {("f", "old"): Facts(images=(bad,)), ("f", "[bold]gone"): "ssh node: connection refused"}
-    text = drawn(lambda console: render_check(hosts, probed, console))
+    text = drawn(check_grid(hosts, probed))
     assert text.count("unusable") == 2 and "f.old: x: driver 470 is too old" in text
     assert "f.[bold]gone: cannot be measured now: ssh node: connection refused" in text

@@ -12,6 +12,7 @@ from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.invocation import job_container
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import LaunchFailed
+from orchestrate.events import EventBus
 from orchestrate.planning.facts import Facts, facts_from_probe
 from orchestrate.planning.plan import Job
 from results.schema import GPU, Case, Data, Status
@@ -105,8 +106,9 @@ class Engine:
 
 
 def launcher(engine: Engine, reported: list[str] | None = None, **settings: Any) -> ContainerLauncher:
-    limits = PullLimits(notify=lambda _host, message: [] if reported is None else reported.append(message))
-    made = ContainerLauncher(host(**settings), limits)
+    bus = EventBus()
+    bus.subscribe(lambda event: [] if reported is None else reported.append(getattr(event, "message", "")))
+    made = ContainerLauncher(host(**settings), PullLimits(bus))
     made._engine = engine
     return made
 

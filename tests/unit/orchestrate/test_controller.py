@@ -102,11 +102,11 @@ def test_hosts_with_a_price_that_answer_are_named_with_what_they_cost(monkeypatc
 
 def test_signals_at_the_same_moment_are_one(tmp_path: Path):
     """As of `timeout`, which sends each to its child and to the group of processes."""
-    handled: list[int] = []
-    with signals_handled(lambda number, frame: handled.append(number)):
+    handled: list[float] = []
+    with signals_handled(lambda: handled.append(time.monotonic())):
         for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
             os.kill(os.getpid(), number)
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
         wait_until(lambda: len(handled) > 1, "the second Ctrl-C")
-    assert handled == [signal.SIGINT, signal.SIGINT]
+    assert len(handled) == 2

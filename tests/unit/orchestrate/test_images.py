@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrate.display.tables import render_plan
+from orchestrate.display.tables import plan_grid
 from orchestrate.errors import PullFailed
 from orchestrate.events import EventBus
 from orchestrate.inventory.addresses import DockerAddress
@@ -201,5 +201,5 @@ def test_the_plan_has_one_image_with_its_digest_and_says_why():
     plan = make_plan(hosts, probed, read_suite, run_id="r", seed=1)
     assert {job.origin.image for job in plan.jobs} == {"example.org/you/tfbench:0.1.0-cuda12.5"}
     assert {job.origin.host for job in plan.jobs if job.blocked} == {"d"}
-    text = drawn(lambda console: render_plan(plan, console))
+    text = drawn(plan_grid(plan))
     assert text.count("the newest image that suits every host of the run") == 3
