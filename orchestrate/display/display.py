@@ -315,7 +315,7 @@ def _cells(host: HostState, seconds_left: float) -> tuple[str, ...]:
         if host.step is not None:
             step, speed = str(host.step.step), f"{host.step.samples_per_second:.1f}"
         if host.pulled is not None:
-            state, step = "pulling", f"{host.pulled:.0%}"
+            state, step = "pulling", f"{host.pulled[0]:.0%}"
         elif states:
             state = plain_text(states[-1], 20)
     if kind in (DROPPED, FAILED, DONE):

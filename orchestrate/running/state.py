@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from orchestrate import events
 from orchestrate.events import Event
-from orchestrate.planning.durations import Durations, clock_seconds, hourly_usd
+from orchestrate.planning.durations import Durations, clock_seconds, host_seconds, hourly_usd
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from results.runs.store import RunFolder
@@ -112,7 +112,7 @@ class HostState:
         step: The last line of progress of that repeat.
         began: When the run began, in seconds since the epoch.
         ended: When its last repeat ended; None: some have not, or it is a queue.
-        pulled: Share of a pull that is done; None: there is none.
+        pulled: Share of a pull that is done, and when it was reported; None: there is none.
         dropped: Whether it was dropped.
     """
 
@@ -124,7 +124,7 @@ class HostState:
     step: events.JobStep | None = None
     began: float | None = None
     ended: float | None = None
-    pulled: float | None = None
+    pulled: tuple[float, float] | None = None
     dropped: bool = False
 
     @property
@@ -140,6 +140,16 @@ class HostState:
             ended = now if self.ended is None else self.ended
             seconds = 0.0 if self.began is None else max(0.0, ended - self.began)
         return seconds * self.usd_per_second
+
+    def setup_left(self, now: float) -> float:
+        """Return the seconds before its first repeat: as a pull goes on, else as estimated; it is set up only once."""
+        if self.began is None or self.latest is not None:
+            return 0.0
+        if (pulled := self.pulled) is not None and pulled[0] > 0:
+            share, at = pulled
+            return max(0.0, (at - self.began) * (1 - share) / share - (now - at))
+        was_set_up = any(one.status == Status.OK for one in self.repeats.values())
+        return 0.0 if was_set_up else max(0.0, host_seconds(self.entry) - (now - self.began))
 
 
 class RunState:
@@ -256,7 +266,7 @@ class RunState:
             case events.HostChecked(problem=None):
                 host.usd_per_second = (hourly_usd(host.entry, event.gpus) or 0.0) / 3600
             case events.ImageProgress() if event.total_bytes:
-                host.pulled = event.done_bytes / event.total_bytes
+                host.pulled = event.done_bytes / event.total_bytes, at
             case events.ImageReady():
                 host.pulled = None
             case events.JobState() if (repeat := host.repeats.get(event.job)) is not None:
@@ -302,7 +312,7 @@ class RunState:
     # -- time and cost ---------------------------------------------------------------------------------------------
 
     def seconds_left(self, key: str | None = None, now: float | None = None) -> float:
-        """Return the seconds that the repeats of a host, or of the slowest of all, still take.
+        """Return the seconds until a host, or the slowest of all, is done.
 
         It is 0 before the run begins, and while there is nothing but a guess.
 
@@ -323,7 +333,8 @@ class RunState:
         todo = () if host.dropped else host.repeats.values()
         waiting = [self._left(one, now) for one in todo if one.began is None and not one.status]
         parallel = max(1, min(host.entry.host.slots, len(running) + len(waiting)))
-        return max((sum(waiting) + sum(running)) / parallel, max(running, default=0.0))
+        setup = host.setup_left(now) if waiting and self._durations else 0.0
+        return setup + max((sum(waiting) + sum(running)) / parallel, max(running, default=0.0))
 
     def spent_usd(self) -> float:
         """Return the cost of the run so far, with the present controller."""

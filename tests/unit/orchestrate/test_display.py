@@ -279,9 +279,12 @@ def ended(seconds: float, status: str = "ok", job: str = FIRST.id, cause: str | 
     return result(job, NEAR, status, cause, seconds, rate=0.0 if cause else 5.0)
 
 
-def test_the_time_left_counts_down():
+def test_the_time_left_counts_down_and_includes_the_pull():
     state = state_of((STARTED, 0.0))
-    assert state.seconds_left(now=0.0) == 200
+    assert state.seconds_left(now=0.0) == 200 + SETUP
+    assert state.seconds_left(now=10.0) == 190 + SETUP
+    state.note(ImageProgress(host=NEAR, image="i", done_bytes=25, total_bytes=100), 20.0)
+    assert state.seconds_left(now=20.0) == 200 + 60, "a quarter took 20 s"
     state.note(phase("launching"), 100.0)
     assert state.seconds_left(now=130.0) == 170
 
