@@ -16,7 +16,7 @@ import anyio
 from orchestrate import loop
 from orchestrate.engines.base import Launcher
 from orchestrate.errors import HostError, UserError
-from orchestrate.events import EventBus, HostChecked
+from orchestrate.events import Event, EventBus, HostChecked, ImageProgress
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.variants import read_variants
 from orchestrate.loop import in_thread
@@ -34,8 +34,8 @@ MAX_QUERIES = 64
 PROBE_SECONDS = 3600.0
 """Time limit of a probe, which may have to install a Python first, and wait for its turn."""
 
-LATE_SECONDS = 300.0
-"""Once a host has answered, how long the plan waits for each of the others, e.g. while they download an image."""
+LATE_SECONDS, DOWNLOAD_SECONDS = 60.0, 300.0
+"""Once a host has answered, how long the plan waits for each of the others, and for one that reports a download."""
 
 CLOSE_SECONDS, LOOK_SECONDS = 5.0, 0.25
 
@@ -112,18 +112,27 @@ def probe_hosts(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dic
         return dataclasses.replace(known, images=(launcher.pin(image),))
 
     concerned = [host for host in hosts if host.place in shared]
-    return {**facts, **loop.wait_for(query_hosts(concerned, make, with_image, LATE_SECONDS))}
+    return {**facts, **loop.wait_for(query_hosts(concerned, make, with_image, DOWNLOAD_SECONDS))}
 
 
 async def _probe(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dict[HostPlace, Facts | str]:
     turns, first_at = asyncio.Semaphore(MAX_QUERIES), math.inf
+    reported: dict[str, float] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, ImageProgress):
+            reported[event.host] = time.monotonic()
+
+    def patience(host: Host) -> float:
+        is_loading = time.monotonic() - reported.get(host.key, -math.inf) < LATE_SECONDS
+        return DOWNLOAD_SECONDS if is_loading else LATE_SECONDS
 
     async def probe(host: Host) -> Facts | str:
         nonlocal first_at
         async with turns:
             began = time.monotonic()
             asking = asyncio.create_task(_query(host, make, lambda _, launcher: launcher.probe(), PROBE_SECONDS))
-            while not asking.done() and time.monotonic() - max(began, first_at) < LATE_SECONDS:
+            while not asking.done() and time.monotonic() - max(began, first_at) < patience(host):
                 await asyncio.wait([asking], timeout=LOOK_SECONDS)
         took = time.monotonic() - began
         answer = await asking if asking.done() else f"it has not answered after {took:.0f} s; others have"
@@ -134,4 +143,5 @@ async def _probe(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> di
         bus.emit(HostChecked(host=host.key, problem=problem, gpus=gpus))
         return answer
 
+    bus.subscribe(note)
     return dict(zip([host.place for host in hosts], await asyncio.gather(*map(probe, hosts)), strict=True))

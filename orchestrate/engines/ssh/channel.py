@@ -94,6 +94,7 @@ class Channel:
         self._place = {"root": ROOT, "image_file": IMAGE_FILE, "finds": "", "fits": ANY_PYTHON, "python": "", **place}
         self._flags: list[str] = []
         self._opening: asyncio.Task[Link] | None = None
+        self._installing = asyncio.Lock()
         self._link: Link | None = None
         self._awaited: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count(1)
@@ -183,15 +184,16 @@ class Channel:
         """
         script = software.install_script(self._place["root"], MARK).encode()
         try:
-            with anyio.fail_after(software.INSTALL_SECONDS):
-                link = await with_retries(Link.open, self.name, self._ssh("exec sh -s"), script)
-                try:
-                    answer = link.first
-                    while "python" not in answer:
-                        raise_failure(self.name, answer)
-                        answer = await link.receive()
-                finally:
-                    link.end(Unreachable(f"{self.name}: Python is installed"))
+            async with self._installing:  # a host that is probed again may still install it
+                with anyio.fail_after(software.INSTALL_SECONDS):
+                    link = await with_retries(Link.open, self.name, self._ssh("exec sh -s"), script)
+                    try:
+                        answer = link.first
+                        while "python" not in answer:
+                            raise_failure(self.name, answer)
+                            answer = await link.receive()
+                    finally:
+                        link.end(Unreachable(f"{self.name}: Python is installed"))
         except TimeoutError as error:
             raise Unreachable(f"{self.name}: not done within {software.INSTALL_SECONDS:.0f} s") from error
 

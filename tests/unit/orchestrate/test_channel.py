@@ -13,7 +13,7 @@ import pytest
 
 from orchestrate import loop
 from orchestrate.engines.pulls import PullLimits
-from orchestrate.engines.ssh import channel
+from orchestrate.engines.ssh import channel, software
 from orchestrate.engines.ssh.channel import Channel, shared_channel
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.errors import HostError, Unreachable
@@ -105,6 +105,15 @@ def test_all_that_is_asked_of_a_host_needs_one_login(tmp_path: Path, ssh: Path):
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda run: second.request("running", run=run), "abcdefgh")) == [{"jobs": []}] * 8
     assert logins(tmp_path) == 1
+
+
+def test_a_host_that_is_probed_twice_installs_one_python_at_a_time(tmp_path: Path, ssh: Path, monkeypatch):
+    install = 'mkdir "$root/busy" && sleep 0.3 && rmdir "$root/busy" && reply python || reply failed'
+    reply = """reply() { echo "{\\"$1\\": \\"there\\"}"; }"""
+    monkeypatch.setattr(software, "SCRIPT", f'{reply}\necho "$mark"\n{install}\n')
+    (tmp_path / "home").mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(lambda _: loop.wait_for(open_channel(tmp_path).install_python()), "ab")] == [None] * 2
 
 
 def test_output_continues_where_a_broken_connection_ended(tmp_path: Path, ssh: Path):

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrate.engines.base import Launcher
 from orchestrate.errors import Unreachable
-from orchestrate.events import Warned
+from orchestrate.events import ImageProgress, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
@@ -142,6 +142,21 @@ def test_a_host_that_answers_late_holds_no_other_and_joins_them(tmp_path: Path, 
     bench.plan = make_plan(bench.hosts, probed, lambda name: bench.suite, run_id="run1", seed=7)
     bench.machines["good"].on_follow = lambda job: answers.set()  # it is measured before the other answers
     assert bench.run() == RunOutcome(ok=24, failed=0, missing=0) and begun.count("late") == 2
+
+
+def test_a_host_that_reports_a_download_is_awaited_longer(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(probing, "LATE_SECONDS", 1.0)
+    bench = Bench(tmp_path, late=FakeHost(), good=FakeHost())
+
+    class Loading(FakeLauncher):
+        def probe(self):
+            for done in range(30 if self._host.name == "late" else 0):
+                bench.bus.emit(ImageProgress(host=self._host.key, image="i", done_bytes=done, total_bytes=30))
+                time.sleep(0.05)
+            return super().probe()
+
+    probed = probing.probe_hosts(bench.hosts, lambda host: Loading(host, bench.machines[host.name]), bench.bus)
+    assert all(isinstance(facts, Facts) for facts in probed.values())
 
 
 def test_a_host_that_never_answered_is_not_taken_for_a_lost_network(tmp_path: Path, monkeypatch):
