@@ -17,7 +17,7 @@ from results.schema import Mode
 from results.stats import Interval
 from results.table.cell_text import price_notes, rate_text, value_text
 from results.table.comparable import case_labels, grouped
-from results.table.fleets import FleetRate
+from results.table.fleets import FLOPS, FleetRate
 from results.text_table import Grid, grid_of
 
 
@@ -107,7 +107,7 @@ def _ratio_notes(items: Sequence[Comparison], yours: Iterable[str]) -> list[str]
 
 
 def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
-    """Return the panels of throughput and energy, one for each unit, that have rows."""
+    """Return the panels of throughput and energy, one for each unit, and of utilisation, that have rows."""
     labels, units = case_labels(rate.case for rate in rates), {of.case.model: of.unit for of in rates if of.unit}
     ordered = sorted(rates, key=lambda rate: (rate.case.mode is not Mode.TRAIN, rate.case.model))
     speeds, energies = dict[str, list[Row]](), dict[str, list[Row]]()
@@ -117,10 +117,22 @@ def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
         if rate.samples_per_joule is not None:
             energy = rate.samples_per_joule.interval()
             energies.setdefault(unit, []).append((*row, {f"{unit}/J>": value_text(energy.value, energy)}, energy))
+    shares = [(labels[rate.case], rate.fleet, *_utilisation(rate)) for rate in ordered if rate.shares_of_peaks]
+    utilisation = _panel("utilisation", "Utilisation, share of measured peaks", shares, [TRAFFIC])
     return [
         *(_panel(f"speed-{unit}", f"Speed, {unit} per second", rows) for unit, rows in speeds.items()),
+        *([utilisation] if shares else []),
         *(_panel(f"energy-{unit}", f"Energy, {unit} per joule of the GPUs", rows) for unit, rows in energies.items()),
     ]
+
+
+TRAFFIC = "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; near 100 % of either, it sets the speed"
+
+
+def _utilisation(rate: FleetRate) -> tuple[dict[str, str], Interval | None]:
+    """Return the texts of the shares of peak FLOP/s and of bandwidth, and the bar of the first."""
+    shares = rate.shares_of_peaks
+    return {f"{name}>": f"{100 * share:.0f} %" for name, share in shares.items()}, _bar(shares.get(FLOPS), None)
 
 
 def _bar(value: float | None, interval: Interval | None) -> Interval | None:

@@ -19,6 +19,7 @@ from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specifie
 from results.reference.networks import WINOGRAD, work_of
 from results.schema import Case, Device, Measurement, Record
 from results.schema.enums import SUSPECT
+from results.stats import t_quantile
 from results.table.columns import CaseOnHost, Row
 from results.table.comparable import case_labels, grouped
 from results.text import counted, significant
@@ -107,14 +108,14 @@ SMALLEST = 0.02
 STEADY = 5.0
 """Smallest difference that is named, in coefficients of variation of the steps: noisy machines vary anyhow."""
 
-USUAL = 0.004
-"""Usual standard deviation between repeats, as a share of their mean.
+USUAL, USUAL_DEGREES = 0.004, 10
+"""Usual standard deviation between repeats, as a share of their mean, and its weight in degrees of freedom.
 
 Source: 22 cases on an H100 and an H200 (results/reference/measured), 0.03 to 0.53 %.
 """
 
-FAR = 5.0
-"""Smallest difference that is named, in standard errors."""
+FALSE_ALARMS = 0.001
+"""Share of tables of equal repeats in which a repeat is named, by the t-test."""
 
 NAMED = 3
 """Number of repeats that are named; the others are counted."""
@@ -123,30 +124,58 @@ NAMED = 3
 def unusual_repeats(rows: Sequence[Row], repeats: pd.DataFrame) -> list[str]:
     """Return a line for each case with an unusual repeat, the largest difference first.
 
-    The difference from the mean of the case's other repeats must be above `SMALLEST`, above `STEADY` coefficients of
-    variation of the case's steps, and above `FAR` standard errors. The noise is that of the other repeats, or if larger
-    `USUAL` or the median of all cases without the repeat that differs most: three repeats alone say little.
+    The difference from the mean of the case's other repeats must be significant, above `SMALLEST`, and above `STEADY`
+    coefficients of variation of the case's steps. The noise is that of the other repeats, if larger the median of all
+    other cases, together with `USUAL`: three repeats alone say little.
 
     Args:
         rows: `Merged.rows`.
         repeats: Those with a number, with their `row`.
+
+    Source: moderated t-test, Smyth 2004; Bonferroni's correction for the number of repeats.
     """
+    from scipy.special import chdtri  # type: ignore[import-untyped]
+
     frame = repeats[["row", "run", "round", "samples_per_second", "step_cv"]]
     frame = frame.assign(log=np.log(frame["samples_per_second"]))
     groups = frame.groupby("row")
     count, log = groups["log"].transform("count"), groups["log"]
     frame["difference"] = (frame["log"] - log.transform("mean")) * count / (count - 1)  # from the mean of the others
-    squares = log.transform("var") * (count - 1) - frame["difference"] ** 2 * (count - 1) / count
-    others = (squares.clip(lower=0) / (count - 2)).where(count > 2) ** 0.5
-    noise = np.fmax(others, np.fmax(USUAL, others.groupby(frame["row"]).min().median()))
     steps = groups["step_cv"].transform("max").fillna(math.inf)
-    least = np.maximum(np.maximum(SMALLEST, STEADY * steps), FAR * noise * np.sqrt(1 + 1 / (count - 1)))
-    large = frame[frame["difference"].abs() > least]
+    large = frame[frame["difference"].abs() > np.maximum(SMALLEST, STEADY * steps)]
     largest = large.sort_values("difference", key=abs, ascending=False, kind="stable").drop_duplicates("row")
+    cases = log.agg(["var", "count"])[lambda case: case["count"] > 1]
+    degrees = cases["count"] - 1
+    cases = cases.assign(degrees=degrees, noise=cases["var"] * degrees / chdtri(degrees, 0.5))  # neither low nor high
     labels = case_labels(row.case for row in rows) if len(largest) else {}
-    lines = [_line(rows[repeat.row], repeat, labels) for repeat in largest.head(NAMED).itertuples()]
-    more = len(largest) - NAMED
-    return lines if more <= 0 else [*lines, f"and {counted(more, 'more case')} with such a repeat"]
+    lines = [
+        _line(rows[repeat.row], repeat, labels)
+        for repeat in largest.head(10 * NAMED).itertuples()
+        if abs(repeat.difference) > _most_by_chance(cases, repeat, len(frame))
+    ]
+    more = len(lines) - NAMED
+    return lines if more <= 0 else [*lines[:NAMED], f"and {counted(more, 'more case')} with such a repeat"]
+
+
+def _most_by_chance(cases: pd.DataFrame, repeat: Any, tested: int) -> float:  # noqa: ANN401 (a row of pandas)
+    """Return the largest difference that noise explains.
+
+    Args:
+        cases: Variance and number of the logarithms of each case's repeats, degrees of freedom, and the variance that
+            is as likely too low as too high (`noise`).
+        repeat: The tested one: its `row`, and its `difference` from the mean of the others of its case.
+        tested: Number of repeats that are tested.
+    """
+    case, others = cases.loc[repeat.row], cases.drop(index=repeat.row)
+    total, variance = USUAL_DEGREES, USUAL**2
+    if len(others):
+        total += int(others["degrees"].sum())
+        variance += (float(others["noise"].median()) - variance) * (1 - USUAL_DEGREES / total)
+    count = case["count"]
+    if count > 2:
+        squares = case["var"] * (count - 1) - repeat.difference**2 * (count - 1) / count
+        variance = max(variance, squares / (count - 2))
+    return t_quantile(total, 1 - FALSE_ALARMS / tested) * math.sqrt(variance * (1 + 1 / (count - 1)))
 
 
 def _line(row: Row, repeat: Any, labels: Mapping[Case, str]) -> str:  # noqa: ANN401 (a row of pandas)
