@@ -184,16 +184,22 @@ class DockerEngine:
         except NotThere as error:
             raise PullFailed(f"image {described['Image']}: {error.cause}") from error
 
-    def start(self, name: str) -> None:
-        """Start a container unless it has run; if the engine refuses, remove it.
+    def start(self, name: str, *, new: bool = True) -> None:
+        """Start a container that has never run; if the engine refuses, remove it.
+
+        Args:
+            name: Of the container.
+            new: Whether it was just created, and need not be inspected; else an earlier controller may have started it.
 
         Raises:
             HostError: The engine refused; its message is in the cause.
         """
 
         def start(client: EngineClient) -> None:
+            nonlocal new
             # It must not run again. It may have run even if the answer to a first request to start it was lost.
-            if _state(client.inspect_container(name)).get("Status") == "created":
+            if new or _state(client.inspect_container(name)).get("Status") == "created":
+                new = False
                 client.start(name)
 
         try:

@@ -148,7 +148,7 @@ class ContainerLauncher(Launcher):
             if labels.get(JOB_LABEL) != job.id:
                 whose = "does not belong to this run. Remove or rename it"
                 raise LaunchFailed(f"a container named {name} exists, but {whose}")
-        self._engine.start(name)
+        self._engine.start(name, new=existing is None)
         return existing is not None
 
     async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:

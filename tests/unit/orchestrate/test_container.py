@@ -91,7 +91,7 @@ class Engine:
     def create(self, name: str, made: dict[str, Any]) -> None:
         self.left[name] = made
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, *, new: bool = True) -> None:
         if (said := self.refuses(self.left[name])) is not None:
             raise launch_refusal(said)
         self.started.append(self.left[name])
