@@ -96,23 +96,18 @@ async def _run(run: RunContext) -> None:
 
 async def _work(run: RunContext) -> None:
     """Run the repeats: each host its own, then those that hosts of a fleet run together."""
-    plan, is_done = run.plan, run.state.is_done
-    probed = {entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None}
-    left = [repeat for repeat in plan.multi_host_jobs if not is_done(repeat.job)]
-    workers: dict[HostPlace, Worker] = {}
-    for entry in plan.hosts:
-        parts = [job for repeat in left for job in repeat.members if job.place == entry.host.place]
-        own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if not is_done(job)]
-        workers[entry.host.place] = Worker(run, [entry], own, parts)
+    together, is_done = run.plan.multi_host_jobs, run.state.is_done
+    entries = {entry.host.place: entry for entry in run.plan.hosts}
     turns = anyio.CapacityLimiter(run.how.max_parallel or math.inf)
     one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
     ended: dict[HostPlace, anyio.Event] = {}
 
     async def work_alone(machine: Sequence[HostPlace]) -> None:
         async with turns:
-            for place in machine:
-                if workers[place].entries[0].jobs:
-                    await workers[place].work()
+            for entry in [entries[place] for place in machine if entries[place].jobs]:
+                own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if not is_done(job)]
+                parts = [job for repeat in together if not is_done(repeat.job) for job in repeat.members]
+                await Worker(run, [entry], own, [job for job in parts if job.place == entry.host.place]).work()
         for place in machine:
             ended[place].set()
 
@@ -121,18 +116,19 @@ async def _work(run: RunContext) -> None:
         for place, end in ended.items():
             if place.fleet == fleet or run.how.max_parallel is not None:
                 await end.wait()
-        todo = [repeat for repeat in left if repeat.job.origin.fleet == fleet]
-        of_fleet = [repeat for repeat in plan.multi_host_jobs if repeat.job.origin.fleet == fleet]
-        places = dict.fromkeys(job.place for repeat in of_fleet for job in repeat.members)
+        repeats = [repeat for repeat in together if repeat.job.origin.fleet == fleet]
+        places = dict.fromkeys(job.place for repeat in repeats for job in repeat.members)
+        todo = [repeat for repeat in repeats if not is_done(repeat.job)]
         async with one_by_one:
-            await Worker(run, [workers[place].entries[0] for place in places], todo).work()
+            await Worker(run, [entries[place] for place in places], todo).work()
 
     async with all_or_none() as tasks:
-        for machine in (*same_machines(probed), *([place] for place in workers)):  # hosts may be one machine
+        probed = {entry.host.place: entry.facts for entry in run.plan.hosts if entry.facts is not None}
+        for machine in (*same_machines(probed), *([place] for place in entries)):  # hosts may be one machine
             if machine[0] not in ended:
                 ended |= {place: anyio.Event() for place in machine}
                 tasks.start_soon(work_alone, machine)
-        for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in plan.multi_host_jobs):
+        for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in together):
             tasks.start_soon(work_together, fleet)
 
 

@@ -129,12 +129,11 @@ class Worker:
             key, error = session.host.key, session.problem
             if error is not None and not self._run.state.hosts[key].dropped and self._parts_on(session.host):
                 self._run.bus.emit(HostLost(host=key, status=error.status, cause=error.cause))
-        obstacles = [(repeat, self._obstacle(repeat)) for repeat in self._todo]
-        self._todo = deque(repeat for repeat, obstacle in obstacles if obstacle is None)
-        for repeat, obstacle in obstacles:
-            if obstacle is not None:
-                self._run.finish(repeat.job, failed_record(repeat.job, *obstacle, now()), self._host)
-        return [repeat for repeat, obstacle in obstacles if obstacle is not None]
+        impossible = [(repeat, why) for repeat in self._todo if (why := self._obstacle(repeat)) is not None]
+        for repeat, why in impossible:
+            self._run.finish(repeat.job, failed_record(repeat.job, *why, now()), self._host)
+        self._todo = deque(one for one in self._todo if not self._run.state.is_done(one.job))
+        return [repeat for repeat, _ in impossible]
 
     def _obstacle(self, repeat: JobOnHosts) -> tuple[Status, str] | None:
         """Return why a repeat cannot start, as a status and a cause."""
