@@ -148,9 +148,10 @@ def unusual_repeats(rows: Sequence[Row], repeats: pd.DataFrame) -> list[str]:
     degrees = cases["count"] - 1
     cases = cases.assign(degrees=degrees, noise=cases["var"] * degrees / chdtri(degrees, 0.5))  # neither low nor high
     labels = case_labels(row.case for row in rows) if len(largest) else {}
+    differing: list[Any] = list(largest.head(10 * NAMED).itertuples())  # (rows of pandas)
     lines = [
         _line(rows[repeat.row], repeat, labels)
-        for repeat in largest.head(10 * NAMED).itertuples()
+        for repeat in differing
         if abs(repeat.difference) > _most_by_chance(cases, repeat, len(frame))
     ]
     more = len(lines) - NAMED
