@@ -72,11 +72,20 @@ Published figures differ by a factor of 1.4 between frameworks (ResNet50, one A1
 SLOW_FACTOR = 4.0
 """Likewise to the slowest one: builds older than the GPU were up to 2.6 times slower (RTX 3090, 2020)."""
 
-RATIO_NOTED, RATIO_SUSPECT = 0.2, 0.5
-"""Deviations of the ratio of two GPUs from published ones, in natural logarithms, for a note and for a suspicion.
+OFF_COLUMN = 0.5
+"""Largest plausible deviation of a column from published measurements relative to the other columns, in natural
+logarithms.
 
-A halved column deviates by 0.69. Published ratios differ by up to 0.36 between frameworks (RTX A6000 to RTX 3090,
-ResNet50 FP16: 1.01 and 1.45).
+Software affects a whole table: builds without XLA reach 0.6 of published figures. A halved column deviates by 0.69.
+"""
+
+ENOUGH_OF_GPU = 4
+"""Minimum number of networks in such a column: an early build (RTX 3090, TF 2.4.1) ran three of six at half speed."""
+
+RATIO_NOTED = 0.2
+"""Deviation of the ratio of two GPUs from published ones, in natural logarithms, for a note; a suspicion: `OFF_COLUMN`.
+
+Published ratios differ by up to 0.36 between frameworks (RTX A6000 to RTX 3090, ResNet50 FP16: 1.01 and 1.45).
 """
 
 Ranges = Mapping[Any, tuple[float, float]]
@@ -219,12 +228,16 @@ def trusted_reference() -> Reference:
 def source_findings(claims: Sequence[Claim], reference: Reference) -> Iterator[TableFinding]:
     """Find cells, columns and ratios of GPUs that are far from all trusted measurements."""
     training = [claim for claim in claims if claim.gpu and claim.mode == "train" and not claim.image_size]
+    single = []
     for claim in training:
         least, most = reference.rates.get(_key(claim), (0.0, math.inf))
         if not least / SLOW_FACTOR <= claim.rate <= most * FACTOR:
             measured = _text(least, most, decimals=10)
             text = f"{claim.name} on {claim.gpu}: {claim.number}, measured elsewhere: {measured}: too far apart"
             yield TableFinding.of("sources_contradict", Severity.SUSPECT, [claim], text)
+        elif least and claim.num_gpus == 1:
+            single.append(((claim.gpu, claim.precision), (claim, _outside(claim.rate, least, most))))
+    yield from _off_columns(grouped(single))
     yield from _off_ratios(training, reference.ratios)
 
 
@@ -235,6 +248,20 @@ def _text(least: float, most: float, decimals: int = 2) -> str:
 def _outside(value: float, least: float, most: float) -> float:
     """Return by how much a value is outside the range of measured ones, in natural logarithms; 0: it is inside."""
     return math.log(value / min(max(value, least), most))
+
+
+def _off_columns(columns: Mapping[tuple[str, str], Sequence[tuple[Claim, float]]]) -> Iterator[TableFinding]:
+    """Find columns of a GPU and precision that deviate from all measurements, unlike the others of the table."""
+    medians = {name: statistics.median(off for _, off in column) for name, column in columns.items()}
+    for name, column in columns.items():
+        middle, others = medians[name], [median for other, median in medians.items() if other != name]
+        apart = middle - statistics.median(others) if others else 0.0
+        if len({claim.model for claim, _ in column}) >= ENOUGH_OF_GPU and min(abs(apart), abs(middle)) > OFF_COLUMN:
+            text = (
+                f"{' '.join(name)}: {math.exp(middle):.2f} times every published measurement of it in the median of "
+                f"{len(column)} cells, unlike the other columns: {'halved?' if apart < 0 else 'doubled?'}"
+            )
+            yield TableFinding.of("sources_contradict", Severity.SUSPECT, [claim for claim, _ in column], text)
 
 
 def _off_ratios(claims: Sequence[Claim], measured: Ranges) -> Iterator[TableFinding]:
@@ -251,7 +278,7 @@ def _off_ratios(claims: Sequence[Claim], measured: Ranges) -> Iterator[TableFind
                 f"published: {_text(min(least), max(most))}, by specification "
                 f"{_text(min(specified), max(specified))}"
             )
-            severity = Severity.SUSPECT if off > RATIO_SUSPECT and len(cells) > 1 else Severity.NOTE
+            severity = Severity.SUSPECT if off > OFF_COLUMN and len(cells) > 1 else Severity.NOTE
             yield TableFinding.of("ratio_of_gpus", severity, itertools.chain(*cells), text)
 
 

@@ -55,6 +55,12 @@ NO_GAIN = 1.1
 SLOWER = 0.4
 """Smallest plausible ratio of throughput with more GPUs to that with fewer. Published: ≥ 0.81."""
 
+OTHER_CASES = 3
+"""Number of other cases with a GPU count at which a case without it is odd."""
+
+FITS = 0.3
+"""Largest difference in natural logarithms at which a case scales like the others of its table; a factor of 2: 0.69."""
+
 TWO_VALUES = 1.25
 """Largest plausible ratio of two values for one case in a table; published repeats differ by up to 1.01."""
 
@@ -70,6 +76,7 @@ def scaling_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     yield from _columns(doubled)
     for ladders in grouped((ladder[0].group, ladder) for ladder in series if len(ladder) > 1).values():
         yield from _out_of_line(ladders)
+        yield from _odd_counts(ladders)
     for low, high in steps:
         if high.rate < SLOWER * low.rate:
             text = f"{high.name}: {high.number}, but {low.num_gpus} of the same GPUs reach {low.number} (row {low.row})"
@@ -160,3 +167,23 @@ def _out_of_line(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
                 f"to {usual:.2f}: halved, or another number of GPUs?"
             )
             yield TableFinding.of("scaling_out_of_line", Severity.SUSPECT, [cell], message)
+
+
+def _odd_counts(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
+    """Find cases with a GPU count that is half or double that of all others, if that count also fits their scaling."""
+    cases = [{claim.num_gpus: claim for claim in ladder} for ladder in ladders]
+    for own in cases if len(cases) > OTHER_CASES else ():
+        others = [case for case in cases if case is not own]
+        shared = set.intersection(*map(set, others))
+        base = min(own.keys() & shared, default=0)
+        for odd, claim in own.items() if base else ():
+            count = min({odd // 2, odd * 2} & shared - own.keys(), default=0)
+            if not count or any(odd in other for other in others):
+                continue
+            usual = np.median([other[count].rate / other[base].rate for other in others])
+            if abs(math.log(claim.rate / own[base].rate / usual)) < FITS:
+                text = (
+                    f"{claim.name}: {claim.number} on {odd} GPUs, but all {len(others)} other cases of the table have "
+                    f"{count} instead, and scale alike with that: another number of GPUs?"
+                )
+                yield TableFinding.of("odd_gpu_count", Severity.SUSPECT, [claim], text)

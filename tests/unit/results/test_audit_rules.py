@@ -175,6 +175,12 @@ def one_of_four_scales(share):
     return [("RTX A6000", m, "fp16", n, r * (n * own if n > 1 else 1)) for m, (r, own) in rates.items() for n in (1, 4)]
 
 
+def last_count_is(count, times):
+    rates = {"resnet50": 700, "inception_v3": 450, "resnet152": 280, "inception_v4": 210}
+    cells = [("RTX A5000", m, "fp16", n, rate * n**0.75 * 1.0013**n) for m, rate in rates.items() for n in (1, 2, 4)]
+    return [*cells[:-1], ("RTX A5000", "inception_v4", "fp16", count, 210 * times)]
+
+
 @pytest.mark.parametrize(
     ("cells", "rules"),
     [
@@ -195,6 +201,8 @@ def one_of_four_scales(share):
         (counts(_1=4530.0), {"slower_with_more_gpus"}),
         (counts(_1=226.0), {"superlinear_scaling"}),
         (copied(704.3, 288.1, 421.7, 1630.9, 371.3, 906.1), {"copied_column"}),
+        (last_count_is(8, 2.75), {"odd_gpu_count"}),
+        (last_count_is(8, 4.7), set()),  # it was measured on eight
         ([("RTX A4000", "resnet50", "fp16", 2, rate) for rate in (892, 1777)], {"two_values"}),
     ],
 )
