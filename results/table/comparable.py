@@ -9,6 +9,8 @@ A case is named among those that are shown with it: by network, precision, and t
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -159,11 +161,22 @@ def ambiguous(pairs: Iterable[tuple[Hashable, Value]]) -> bool:
     return any(seen.setdefault(key, value) != value for key, value in pairs)
 
 
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*?)(?=,[A-Za-z_]\w*=|$)")
+"""A variable and its value in the column `variables`; a value may have commas."""
+
+
 def differences(items: Sequence[Software], columns: Iterable[str]) -> str:
-    """Describe what differs: `keras (3.12.0, 3.15.1)`."""
-    values = {name: {getattr(item, name) for item in items} for name in columns}
-    texts = {name: sorted("none" if value is None else str(value) for value in of) for name, of in values.items()}
-    return ", ".join(f"{name} ({', '.join(of)})" for name, of in texts.items() if len(of) > 1)
+    """Describe what differs: `keras (3.12.0, 3.15.1)`; of the environment only the variables that differ."""
+    parts = []
+    for column in columns:
+        values = [getattr(item, column) for item in items]
+        texts = {column: ["none" if value is None else str(value) for value in values]}
+        if column == "variables":
+            settings = [dict(_VARIABLE.findall(value or "")) for value in values]
+            names = sorted({*itertools.chain(*settings)})
+            texts = {name: [of.get(name, "unset") or "empty" for of in settings] for name in names}
+        parts += [f"{name} ({', '.join(sorted({*of}))})" for name, of in texts.items() if len({*of}) > 1]
+    return ", ".join(parts)
 
 
 CLUSTER_COLUMNS = ("num_gpus", "num_hosts", "communication")
