@@ -35,7 +35,12 @@ class LastingStream:
     Args:
         stream: The wrapped stream; None: it was closed at the start (`2>&-`), and output is discarded.
         errors: Exceptions of `write` and `flush` after which output is discarded; others are raised.
+
+    Attributes:
+        lost: Why output was discarded, from which `run_main` takes the exit code; None: none was.
     """
+
+    lost: Exception | None = None
 
     def __init__(self, stream: TextIO | None, errors: tuple[type[Exception], ...]) -> None:
         self._stream = stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
@@ -63,7 +68,8 @@ class LastingStream:
         """On an error redirect the descriptor to `os.devnull`, for output of Python and of child processes."""
         try:
             yield
-        except self._errors:
+        except self._errors as error:
+            self.lost = self.lost or error
             with contextlib.suppress(OSError, ValueError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, self._stream.fileno())

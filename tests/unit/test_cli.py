@@ -50,7 +50,7 @@ def tfbench(*arguments: str, folder: Path = PROJECT, module: str = "orchestrate.
 
 @pytest.fixture
 def runs_dir(tmp_path: Path) -> Path:
-    records = [*repeats(10.0, 11.0, fleet="slow"), *repeats(20.0, 21.0, fleet="fast")]
+    records = [*repeats(10.0, 10.1, fleet="slow"), *repeats(20.0, 20.1, fleet="fast")]
     write_run(tmp_path / "elsewhere", records).write_plan("{}")
     return tmp_path / "elsewhere"
 
