@@ -214,9 +214,7 @@ class Replayed(Channel):
         return answer
 
     def live(self) -> None:
-        environment = {"FAKE_BENCHMARK": '{"does": "work", "seconds": 0.1}'}
-        host = make_host(ssh=SSHAddress(target="a")).model_copy(update={"environment": environment})
-        live(SSHLauncher(host, PullLimits(), self), job_on("ssh", variant="cpu"))
+        live(SSHLauncher(make_host(ssh=SSHAddress(target="a")), PullLimits(), self), job_on("ssh", variant="cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +225,9 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     image = {"variant": "cpu", "version": "0.1.0", "revision": "abc", "python": sys.executable}
     (folder / "image.json").write_text(json.dumps({**image, "runner": str(runner), "site": str(folder / "site")}))
     channel = Replayed(folder, {})
-    channel.live()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_BENCHMARK", '{"does": "work", "seconds": 0.1}')  # of this machine, as the agent is
+        channel.live()
     return channel.heard
 
 
