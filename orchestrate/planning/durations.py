@@ -6,7 +6,9 @@ and the host's speed, otherwise a guess.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import json
 import statistics
 import time
@@ -205,6 +207,19 @@ def estimate(plan: Plan, durations: Durations) -> RunEstimate:
     count, unseen = max(1, len(keys)), [key for key in keys if key not in durations.seen]
     seen, computed = 1 - len(unseen) / count, sum(key in durations.computed for key in unseen) / count
     return RunEstimate(max(seconds), sum(usd) if len(usd) == len(seconds) else None, seen, computed)
+
+
+def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
+    """Return about how many repeats of a plan fit within a cost; each host needs a price."""
+    led, hosts = [], []
+    for entry in plan.hosts:
+        jobs = [job for job in plan.jobs_on(entry.host) if job.blocked is None]
+        slots = max(1, min(entry.host.slots, len(jobs)))
+        took = (durations.seconds(entry.host.fleet, job.case.name) / slots for job in jobs)
+        setup, *ends = itertools.accumulate(took, initial=host_seconds(entry))
+        led += [at for job, at in zip(jobs, ends, strict=True) if job.member is None or job.member.rank == 0]
+        hosts.append((slots * (hourly_usd(entry) or 0.0) / 3600, max([setup, *ends])))
+    return bisect.bisect_right(sorted(led), limit_usd, key=lambda at: sum(usd * min(at, end) for usd, end in hosts))
 
 
 def usd_text(usd: float) -> str:
