@@ -49,7 +49,7 @@ def test_a_good_record_gets_its_origin_from_us_and_may_have_a_key_more():
         (changed(status="great"), "status: must be 'ok', 'oom'"),
         (changed(validity=None), "validity is missing"),
         (changed(validity={"valid": True, "checks": []}), "no validity check was made"),
-        (b'{"schema_version": 1, "measurement": NaN}', "NaN is not a number"),
+        (b'{"schema_version": 1, "measurement": NaN}', "not JSON"),
     ],
 )
 def test_a_record_that_cannot_be_believed_is_a_bad_result_with_its_reason(payload: bytes, said: str):

@@ -141,7 +141,7 @@ def disrupted(reason: str) -> Play:
 def loses_the_end_of_its_log(server: FakeServer, job: Object) -> None:
     """Print half of the record, and succeed."""
     pod = make_pod(server, job)
-    run(server, pod, lines_of(job)[0].replace("record 1/1", "record 1/2"))
+    run(server, pod, lines_of(job)[0][:-40])
     end(server, pod)
 
 
