@@ -60,7 +60,7 @@ PROBED = (
 """Facts that a container knows better than its engine."""
 
 PROBE_SECONDS = 120.0
-BETWEEN_LOOKS_SECONDS, READS_OF_RECORD = 0.2, 5
+BETWEEN_LOOKS_SECONDS = 0.2
 
 KILLED = 137
 """Exit code of a container that was ended by SIGKILL."""
@@ -174,14 +174,10 @@ class ContainerLauncher(Launcher):
                 break  # else the rest of the output, from while the link was down, is read once more
             if runs:
                 time.sleep(BETWEEN_LOOKS_SECONDS)
-        for _ in range(READS_OF_RECORD):
-            if record.payload() is not None:
-                break
-            with contextlib.suppress(HostError):  # parts of a long line share a stamp: its end may have been left out
+        if record.payload() is None:  # parts of a long line share a stamp: its end may have been left out
+            with contextlib.suppress(HostError):
                 for _, line in self._engine.log_lines(name, "", follow=False):
                     record.take(line)
-                break
-            time.sleep(BETWEEN_LOOKS_SECONDS)
         code = state.get("ExitCode")
         if code == KILLED and not state.get("OOMKilled"):  # the engine may learn the reason after the end
             time.sleep(REASON_SECONDS)

@@ -320,7 +320,7 @@ def launcher(engine: DockerEngine) -> ContainerLauncher:
 def test_a_container_that_somebody_removed_is_lost_and_no_bad_result(serve: Serve, gone: bool):
     refusal, log = answer({"message": "No such container: x"}, 404), chunked(frame(f"{STAMP} last words\n".encode()))
     state = refusal if gone else answer({"State": {"Status": "exited", "ExitCode": 0}})
-    _, engine = serve(log, state, log)
+    _, engine = serve(log, state, log, log)
     lines, it = list[str](), launcher(engine)
     with pytest.raises(Lost, match="removed it") if gone else contextlib.nullcontext():
         assert loop.wait_for(it.follow(job(), lines.append)).exit_code == 0 and it.collect(job()) is None
