@@ -26,6 +26,7 @@ from orchestrate.engines.invocation import container
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.addresses import DockerAddress
+from results.schema.progress import record_lines
 from tests.support.patience import patience
 from tests.unit.orchestrate.test_check import host
 from tests.unit.orchestrate.test_container import job
@@ -325,6 +326,15 @@ def test_a_container_that_somebody_removed_is_lost_and_no_bad_result(serve: Serv
     with pytest.raises(Lost, match="removed it") if gone else contextlib.nullcontext():
         assert loop.wait_for(it.follow(job(), lines.append)).exit_code == 0 and it.collect(job()) is None
     assert lines == ["last words"], "once, though the log is read again"
+
+
+def test_a_record_at_the_end_of_a_line_within_which_the_log_broke_is_found(serve: Serve):
+    (line,) = record_lines(b"{}")
+    parts = [frame(f"{STAMP} {text}".encode()) for text in ("no line end ", f"{line}\n")]  # a line has one time stamp
+    exited, whole = answer({"State": {"Status": "exited", "ExitCode": 0}}), chunked(b"".join(parts))
+    _, engine = serve(chunked(parts[0]), exited, whole, whole)
+    it = launcher(engine)
+    assert loop.wait_for(it.follow(job(), print)).exit_code == 0 and it.collect(job()) == b"{}"
 
 
 def test_an_engine_that_drips_after_an_image_was_sent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch):
