@@ -57,14 +57,19 @@ MUTANTS = (
 """File below tfbench/, text, and what replaces it."""
 
 
+def copy_project(folder: Path) -> None:
+    """Copy what tests need into a folder."""
+    for name in COPIED:
+        shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "measured"))
+    shutil.copy(PROJECT / "pyproject.toml", folder)
+
+
 def main() -> int:
     """Print the survivors; return 1 if there are any."""
     survivors = []
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
-        for folder in COPIED:
-            shutil.copytree(PROJECT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "measured"))
-        shutil.copy(PROJECT / "pyproject.toml", copy)
+        copy_project(copy)
         assert _passes(copy), "the tests fail without a mutant"
         for file, text, replacement in MUTANTS:
             path = copy / "tfbench" / file

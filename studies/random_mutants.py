@@ -15,7 +15,6 @@ import contextlib
 import importlib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from studies.mutants import COPIED
-from tests.support import PROJECT
+from studies.mutants import copy_project
 
 TRAINING = "tests/real/training/test_"
 UNIT = "tests/unit/tfbench"
@@ -195,9 +193,7 @@ def main() -> int:
     killed = 0
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
-        for folder in COPIED:
-            shutil.copytree(PROJECT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "measured"))
-        shutil.copy(PROJECT / "pyproject.toml", copy)
+        copy_project(copy)
         tests = tests_of_lines(copy)
         sources = {
             str(path.relative_to(copy / "tfbench")): path.read_text(encoding="utf-8")

@@ -13,13 +13,13 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import HostPlan, Plan
+from orchestrate.planning.plan import HostPlan, Job, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
 from results.reference.networks import work_of
 from results.schema import Case, Device, Precision
@@ -194,32 +194,41 @@ class RunEstimate:
     computed: float = 0.0
 
 
-def estimate(plan: Plan, durations: Durations) -> RunEstimate:
-    """Estimate duration and cost of a plan; the worker slots of a queue share the time of its repeats."""
-    seconds, usd, keys = [], [], []
+def _timelines(plan: Plan, durations: Durations) -> Iterator[tuple[list[Job], list[float], float | None]]:
+    """Yield, for each host: its jobs that are not blocked; when its setup and each of them ends; and its cost.
+
+    Ends are in seconds from the start, and the worker slots of a queue share the time of its repeats. The cost is that
+    of all slots in USD per second; None: no price.
+    """
     for entry in plan.hosts:
-        of_host = [(job.origin.fleet, job.case.name) for job in plan.jobs_on(entry.host) if job.blocked is None]
-        slots, hourly = max(1, min(entry.host.slots, len(of_host))), hourly_usd(entry)
-        took = host_seconds(entry) + sum(durations.seconds(*key) for key in of_host) / slots
-        usd += [] if hourly is None else [slots * hourly * took / 3600]
-        seconds.append(took)
-        keys += of_host
+        jobs = [job for job in plan.jobs_on(entry.host) if job.blocked is None]
+        slots, hourly = max(1, min(entry.host.slots, len(jobs))), hourly_usd(entry)
+        took = (durations.seconds(entry.host.fleet, job.case.name) / slots for job in jobs)
+        ends = list(itertools.accumulate(took, initial=host_seconds(entry)))
+        yield jobs, ends, None if hourly is None else slots * hourly / 3600
+
+
+def estimate(plan: Plan, durations: Durations) -> RunEstimate:
+    """Estimate duration and cost of a plan."""
+    hosts = list(_timelines(plan, durations))
+    keys = [(job.origin.fleet, job.case.name) for jobs, _, _ in hosts for job in jobs]
+    usd = [ends[-1] * cost for _, ends, cost in hosts if cost is not None]
     count, unseen = max(1, len(keys)), [key for key in keys if key not in durations.seen]
     seen, computed = 1 - len(unseen) / count, sum(key in durations.computed for key in unseen) / count
-    return RunEstimate(max(seconds), sum(usd) if len(usd) == len(seconds) else None, seen, computed)
+    seconds = max(ends[-1] for _, ends, _ in hosts)
+    return RunEstimate(seconds, sum(usd) if len(usd) == len(hosts) else None, seen, computed)
 
 
 def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
     """Return about how many repeats of a plan fit within a cost; each host needs a price."""
-    led, hosts = [], []
-    for entry in plan.hosts:
-        jobs = [job for job in plan.jobs_on(entry.host) if job.blocked is None]
-        slots = max(1, min(entry.host.slots, len(jobs)))
-        took = (durations.seconds(entry.host.fleet, job.case.name) / slots for job in jobs)
-        setup, *ends = itertools.accumulate(took, initial=host_seconds(entry))
-        led += [at for job, at in zip(jobs, ends, strict=True) if job.member is None or job.member.rank == 0]
-        hosts.append((slots * (hourly_usd(entry) or 0.0) / 3600, max([setup, *ends])))
-    return bisect.bisect_right(sorted(led), limit_usd, key=lambda at: sum(usd * min(at, end) for usd, end in hosts))
+    hosts = list(_timelines(plan, durations))
+
+    def cost(until: float) -> float:
+        return sum((usd or 0.0) * min(until, ends[-1]) for _, ends, usd in hosts)
+
+    ended = (pair for jobs, ends, _ in hosts for pair in zip(jobs, ends[1:], strict=True))
+    led = sorted(at for job, at in ended if job.member is None or job.member.rank == 0)
+    return bisect.bisect_right(led, limit_usd, key=cost)
 
 
 def usd_text(usd: float) -> str:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import anyio
 
 from orchestrate.engines.base import Ending, Launcher, Turn
+from orchestrate.engines.invocation import max_seconds
 from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.events import ImageProgress, ImageReady, JobState, JobStep
 from orchestrate.inventory.hosts import Host
@@ -321,7 +322,7 @@ class RunningPart:
         host, now = self.session.host, time.monotonic()
         if host.queue is not None and self._turn in ("", QUEUED):
             return ""
-        if now > self._runs_since + (self.job.max_seconds or host.timeout_minutes * 60) + context.END_AFTER_SECONDS:
+        if now > self._runs_since + max_seconds(self.job, host) + context.END_AFTER_SECONDS:
             return "took longer than timeout_minutes allows"
         if now - self._last_line_at > host.silence_minutes * 60:
             return f"printed nothing for {counted(f'{host.silence_minutes:g}', 'minute')}: it hangs"

@@ -35,7 +35,6 @@ from results.schema import Data, Device
 
 Manifest = dict[str, Any]
 
-CONTAINER = "benchmark"
 USER = 10001
 """The user of the images; numeric, so that the kubelet can verify that it is not root."""
 

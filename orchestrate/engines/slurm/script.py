@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrate.engines.invocation import DATA_PATH, NO_GPU, RECORD_PATH, host_flags, mounted_folder
+from orchestrate.engines.invocation import DATA_PATH, NO_GPU, RECORD_PATH, host_flags, max_seconds, mounted_folder
 from orchestrate.engines.slurm.answers import MAX_ARRAY
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -130,7 +130,7 @@ def _options(array: Sequence[Job], name: str, host: Host, queue: SlurmQueue, sec
 
 def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
     """Return a benchmark's own limit, which is below the user's limit of the job."""
-    wanted = job.max_seconds or host.timeout_minutes * 60
+    wanted = max_seconds(job, host)
     if queue.time_limit_minutes is None:
         return wanted
     return max(30.0, min(wanted, queue.time_limit_minutes * 60 - 60))
