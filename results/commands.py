@@ -352,7 +352,7 @@ def validate(runs: Runs, *, runs_dir: RunsDir = RUNS_DIR) -> int:
     for text in (*merged.problems, *warned_notes([*merged.rates, *fleet_rates(merged.without_all_reduce)])):
         print(text)
     doubted = f"{merged.suspects} suspect, " if merged.suspects else ""
-    print(f"{len(merged.records) - merged.suspects} good, {doubted}{merged.unread} bad", file=sys.stderr)
+    print(f"{len(merged.repeats) - merged.suspects} good, {doubted}{merged.unread} bad", file=sys.stderr)
     return ExitCode.SOME_FAILED if merged.unread or merged.suspects else ExitCode.OK
 
 

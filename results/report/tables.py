@@ -132,7 +132,7 @@ def _common_notes(merged: Merged, varying: Sequence[str], software: Sequence[str
         texts = [f"{value}{where}" for value, where in known.items() if value is not None]
         shared += [f"{name.replace('_', ' ')} {', '.join(texts)}"] if texts else []
     units = sorted({row.unit for row in rows if row.unit})
-    over = " or ".join(dict.fromkeys("runs" if len(row.rates) > 1 else "repeats" for row in rows if row.interval))
+    over = " or ".join(dict.fromkeys(row.over for row in rows if row.over))
     figures = f"{', '.join(units)} per second {f'± 95 % over {over}' if over else ONE_REPEAT}"
     notes = ["; ".join(filter(None, (figures if units else "no repeat gave a number", ", ".join(shared))))]
     return [*notes, *software_lines(rows, software, brief=brief)]

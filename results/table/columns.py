@@ -6,16 +6,12 @@ The site's page of the table is written from them. New columns are added at the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from results.schema import SETTINGS, Case, Device, Measurement, Record, Telemetry, kind_of
 from results.text import printable
-
-if TYPE_CHECKING:
-    from pandas.api.extensions import ExtensionArray
-
 
 Value = str | float | bool | None
 """Value of a cell; includes int, which type checkers accept as float."""
@@ -24,8 +20,7 @@ TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "Float64", "boolean"
 """Nullable pandas types, so that empty cells do not become NaN or 0."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One column.
 
     Attributes:
@@ -39,15 +34,6 @@ class Column:
     unit: str = "-"
     dtype: str = TEXT
     over: str = ""
-
-    def array(self, cells: Sequence[Value]) -> ExtensionArray:
-        """Return cells as a column of a pandas frame; texts are safe for a terminal."""
-        import pandas as pd
-
-        if self.dtype == TEXT:
-            cells = [None if cell is None else printable(str(cell)) for cell in cells]
-        known: Any = [None if cell != cell else cell for cell in cells]  # NaN: not measured
-        return cast("ExtensionArray", pd.array(known, dtype=cast(Any, self.dtype)))
 
 
 _DTYPES = {bool: FLAG, int: WHOLE, float: NUMBER}

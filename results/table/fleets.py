@@ -6,6 +6,7 @@ launcher may differ between the hosts of a fleet: this is part of their spread, 
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -129,10 +130,6 @@ class FleetRate:
         return self.estimate.interval() if self.estimate else None
 
 
-OF_RUNS = {"rates": "samples_per_second", "rounds": "round", "per_joule": "samples_per_joule"}
-"""Values of a rate that have one number for each repeat, and the columns of the repeats."""
-
-
 def fleet_rates(rows: Sequence[Row], apart: Collection[str] = ()) -> list[FleetRate]:
     """Return the throughput of each fleet, case and software, in the order of the table.
 
@@ -156,7 +153,7 @@ def fleet_rates(rows: Sequence[Row], apart: Collection[str] = ()) -> list[FleetR
 
 def _fleet_rate(fleet: str, case: Case, software: Software, rows: Sequence[Row]) -> FleetRate:
     """Return a rate from the rows of its hosts."""
-    rates, rounds, per_joule = (_nested(rows, name) for name in OF_RUNS)
+    rates, rounds, per_joule = (_nested(rows, name) for name in ("samples_per_second", "repeat", "samples_per_joule"))
     return FleetRate(
         fleet,
         case,
@@ -172,11 +169,11 @@ def _fleet_rate(fleet: str, case: Case, software: Software, rows: Sequence[Row])
 
 
 def _nested(rows: Iterable[Row], name: str) -> Nested:
-    """Return the values of repeats of a fleet's rows, of which a host may have several."""
+    """Return an attribute of the repeats with a number of a fleet's rows, of which a host may have several."""
     found: Nested = {}
-    for row in rows:
-        for run, values in getattr(row, name).items():
-            found.setdefault(row.host, {}).setdefault(run, []).extend(values)
+    for one in itertools.chain.from_iterable(row.measured for row in rows):
+        if (value := getattr(one, name)) is not None:
+            found.setdefault(one.place.host, {}).setdefault(one.run, []).append(value)
     return found
 
 

@@ -12,8 +12,7 @@ from results.schema import SoftWarning, Status
 from results.schema.enums import SUSPECT
 from results.table.columns import Software
 from results.table.fleets import FleetRate, outliers
-from results.table.merge import merge_records
-from results.table.suspects import highest_rate
+from results.table.merge import highest_rate, merge_records
 from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_record, repeats, stored, write_run
 
