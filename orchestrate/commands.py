@@ -66,15 +66,16 @@ def suites_grid(name: str | None) -> Grid:
     from results.text_table import Grid
 
     if name is None:
+        suites = {name: read_suite(name) for name in suite_names()}
         rows = [
-            [suite.name, suite.description, str(len(suite.cases(Device.GPU))), str(suite.repeats)]
-            for suite in map(read_suite, suite_names())
+            [name, suite.description, str(len(suite.cases_on(Device.GPU))), str(suite.repeats)]
+            for name, suite in suites.items()
         ]
         return Grid("", ["suite", "what it measures", "cases>", "repeats>"], rows)
     suite = read_suite(name)
-    cases = suite.cases(Device.GPU)
+    cases = suite.cases_on(Device.GPU)
     notes = [f"{counted(len(cases), 'case')} on GPUs, {suite.repeats} repeats each"]
-    return Grid(f"{suite.name}: {suite.description}", ["case"], [[case.name] for case in cases], notes)
+    return Grid(f"{name}: {suite.description}", ["case"], [[case.name] for case in cases], notes)
 
 
 def check(

@@ -39,12 +39,9 @@ FAULTS_OF_THE_HOST = frozenset({Status.INVALID, Status.NO_GPU, Status.LOST, Stat
 PRODUCT_CHECK = "product_of_device_"
 """Prefix of the names of checks of a device's products, followed by its index."""
 
-SUITE = Suite(
-    "deep-check",
-    "each device alone, then all under load",
-    1,
-    (CaseBlock.model_validate({"model": "device", "num_gpus": list(range(1, MOST_GPUS + 1)), "deep_check": True}),),
-)
+_BLOCK = {"model": "device", "num_gpus": list(range(1, MOST_GPUS + 1)), "deep_check": True}
+SUITE = Suite(cases=[CaseBlock.model_validate(_BLOCK)])
+"""Each device alone, then all under load."""
 
 
 def plan_deep_check(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], run_id: str) -> Plan:

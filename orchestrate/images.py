@@ -9,7 +9,6 @@ import re
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -31,11 +30,7 @@ from results.schema.exit_codes import ExitCode
 from results.schema.progress import RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError
 from results.schema.version import __version__
-from results.text_table import Grid, print_grid
-
-ABOUT = ("variant", "TensorFlow", "Keras", "CUDA", "cuDNN", "machine code", "driver from", "why")
-SEEN = ("seen on a GPU", "on a CPU")
-
+from results.text_table import grid_of, print_grid
 
 Probe = Callable[[list[Host]], Mapping[HostPlace, Facts | str]]
 """Probes hosts for their drivers and chooses their images; see `probe_hosts`."""
@@ -46,105 +41,105 @@ def perform(action: str, names: Sequence[str], what: Images, probe: Probe) -> in
 
     Args:
         action: `list`, `build`, `push` or `verify`.
-        names: The variants; none: all that tfbench builds, or that the hosts of a file need.
+        names: The variants; none: all that tfbench builds, or that the hosts of a file pull: first those that query
+            drivers, then the rest.
         what: How.
         probe: Of hosts.
     """
     if action == "list":
-        show_list(read_variants(), Console(highlight=False))
+        show_list(Console(highlight=False))
         return ExitCode.OK
     if what.hosts and (action != "push" or names or what.registry):
         raise UserError("push --hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
-    chosen = _chosen(names, read_variants())
-    acts: dict[str, Action] = {"build": partial(_build, what), "push": _push, "verify": _verify}
+    if unknown := [unknown_variant(name) for name in names if name not in read_variants()]:
+        raise UserError("\n".join(unknown))
+    act = _built_and_pushed if what.hosts else {"build": build_variant, "push": _push, "verify": _verify}[action]
+    is_good: dict[str, bool] = {}
     with contextlib.closing(DockerEngine(controller_address(what.engine))) as engine:
-        if what.hosts:
-            return _push_for_hosts(what, what.hosts, engine, probe)
-        is_good = [_tried(acts[action], engine, variant, what.registry) for variant in chosen]
-    return ExitCode.OK if all(is_good) else ExitCode.SOME_FAILED
+
+        def act_on(wanted: Iterable[tuple[str | None, str]]) -> None:
+            for reference, name in ((image_name(registry, name), name) for registry, name in wanted):
+                if reference not in is_good:
+                    try:
+                        is_good[reference] = act(engine, read_variants()[name], reference, what)
+                    except HostError as error:
+                        _print_status(f"{name}: {error.cause}")
+                        is_good[reference] = False
+
+        if what.hosts is None:
+            built = [name for name, variant in read_variants().items() if variant.base is None]
+            act_on((what.registry, name) for name in names or built)
+        else:
+            hosts = [host for host in read_hosts(what.hosts) if host.registry and host.pulls and host.image is None]
+            if not hosts:
+                raise UserError(f"{what.hosts}: no host pulls from a registry. Set registry: and remove image_source:")
+            act_on((host.registry, name) for host in hosts for name in host.variant or ("cpu",))
+            for host, facts in zip(hosts, probe(hosts).values(), strict=True):
+                if isinstance(facts, Facts):
+                    act_on((host.registry, image.variant) for image in facts.images if image.variant)
+                else:
+                    _print_status(f"{host.key}: not queried, so its image may be missing: {facts}")
+                    is_good[host.key] = False
+    return ExitCode.OK if all(is_good.values()) else ExitCode.SOME_FAILED
 
 
-Action = Callable[[DockerEngine, Variant, str], bool]
-"""Performs an action on a variant, by its reference; returns whether it succeeded."""
-
-
-def _tried(act: Action, engine: DockerEngine, variant: Variant, registry: str | None) -> bool:
-    try:
-        return act(engine, variant, image_name(registry, variant.name))
-    except HostError as error:
-        _print_status(f"{variant.name}: {error.cause}")
-        return False
-
-
-def _push(engine: DockerEngine, _: Variant, reference: str) -> bool:
+def _push(engine: DockerEngine, _: Variant, reference: str, __: Images) -> bool:
     _print_result(f"{reference}@{engine.push(reference, _progress(reference))}")
     return True
 
 
-def _push_for_hosts(what: Images, file: Path, engine: DockerEngine, probe: Probe) -> int:
-    """Build and push each variant that the hosts of a file pull: first those that query drivers, then the rest."""
-    known = {variant.name: variant for variant in read_variants()}
-    hosts = [host for host in read_hosts(file) if host.registry and host.pulls and host.image is None]
-    if not hosts:
-        raise UserError(f"{file}: no host pulls from a registry. Set registry: and remove image_source:")
-    is_good: dict[tuple[str, str], bool] = {}
-
-    def push(wanted: Iterable[tuple[str, str]]) -> None:
-        for registry, name in wanted:
-            if (registry, name) not in is_good:
-                is_good[registry, name] = _tried(partial(_built_and_pushed, what), engine, known[name], registry)
-
-    push((str(host.registry), name) for host in hosts for name in host.variant or ("cpu",))
-    probed = probe(hosts)
-    unknown = {host.key: cause for host in hosts if isinstance(cause := probed[host.place], str)}
-    for key, cause in unknown.items():
-        _print_status(f"{key}: not queried, so its image may be missing: {cause}")
-    images = [(host, image) for host in hosts for image in getattr(probed[host.place], "images", ())]
-    push((str(host.registry), image.variant) for host, image in images if image.variant)
-    return ExitCode.SOME_FAILED if unknown or not all(is_good.values()) else ExitCode.OK
-
-
-def _built_and_pushed(what: Images, engine: DockerEngine, variant: Variant, reference: str) -> bool:
+def _built_and_pushed(engine: DockerEngine, variant: Variant, reference: str, what: Images) -> bool:
     if engine.image_id(reference) is None:
-        _build(what, engine, variant, reference)
-    return _push(engine, variant, reference)
+        build_variant(engine, variant, reference, what)
+    return _push(engine, variant, reference, what)
 
 
-def _verify(engine: DockerEngine, variant: Variant, reference: str) -> bool:
+def _verify(engine: DockerEngine, variant: Variant, reference: str, _: Images) -> bool:
     checks = verify_image(engine, variant, reference)
     for check in checks:
         _print_result(f"{reference}: {'ok' if check.passed else 'FAILED'}: {check.what}: {check.seen}")
     return all(check.passed for check in checks)
 
 
-def _chosen(names: Sequence[str], variants: Sequence[Variant]) -> list[Variant]:
-    """Return the named variants, or all that tfbench builds."""
-    known = {variant.name: variant for variant in variants}
-    unknown = [unknown_variant(name, list(known)) for name in names if name not in known]
-    if unknown:
-        raise UserError("\n".join(unknown))
-    return [known[name] for name in names] or [variant for variant in variants if variant.base is None]
-
-
-def show_list(variants: Sequence[Variant], console: Console) -> None:
+def show_list(console: Console) -> None:
     """Show the contents of each variant, and where it has been tested."""
     rows = [
-        (
-            *(variant.name, variant.tensorflow, variant.keras or "of its base", variant.cuda or "none"),
-            *(variant.cudnn or "none", " ".join(variant.sass), variant.minor_driver or "none"),
-            variant.why if variant.verified else f"{variant.why} (unverified)",
-            variant.seen.get("gpu") or ("not yet" if variant.cuda else "needs none"),
-            variant.seen.get("cpu") or "not yet",
-        )
-        for variant in variants
+        {
+            "variant": variant.name,
+            "TensorFlow": variant.tensorflow,
+            "Keras": variant.keras or "of its base",
+            "CUDA": variant.cuda or "none",
+            "cuDNN": variant.cudnn or "none",
+            "machine code": " ".join(variant.sass),
+            "driver from": variant.minor_driver or "none",
+            "why": variant.why if variant.verified else f"{variant.why} (unverified)",
+            "seen on a GPU": variant.seen.get("gpu") or ("not yet" if variant.cuda else "needs none"),
+            "on a CPU": variant.seen.get("cpu") or "not yet",
+        }
+        for variant in read_variants().values()
     ]
-    optional = ("on a CPU", "cuDNN", "machine code", "seen on a GPU")
-    print_grid(Grid("", (*ABOUT, *SEEN), rows, optional=optional), console)
+    print_grid(grid_of("", rows, optional=("on a CPU", "cuDNN", "machine code", "seen on a GPU")), console)
 
 
-def _build(what: Images, engine: DockerEngine, variant: Variant, reference: str) -> bool:
-    _print_status(f"{reference}: building from {source_revision()[:12]}")
-    identity = build_variant(engine, variant, reference, what, lambda line: _print_status(f"{variant.name}: {line}"))
+def build_variant(engine: DockerEngine, variant: Variant, reference: str, what: Images) -> bool:
+    """Build a variant.
+
+    Raises:
+        BuildFailed: A step failed.
+    """
+    revision = source_revision()
+    _print_status(f"{reference}: building from {revision[:12]}")
+    arguments = {"VARIANT": variant.name, "VERSION": __version__, "REVISION": revision}
+    if variant.base is not None:
+        arguments["BASE"] = variant.base
+    if variant.cuda is not None and variant.minor_driver is not None:
+        arguments |= {"CUDA": variant.cuda, "MIN_DRIVER": variant.minor_driver, "SM": ",".join(variant.sass)}
+    arguments |= dict(map(_build_argument, what.build_arg))
+    dockerfile = f"containers/Dockerfile{'' if variant.base is None else '.on-base'}"
+    context = build_context(what.ca, what.pip_config)
+    identity = engine.build(
+        context, reference, arguments, dockerfile, lambda line: _print_status(f"{variant.name}: {line}")
+    )
     _print_result(f"{reference} {identity} {engine.image_bytes(reference) / 1e6:.0f} MB")
     return True
 
@@ -195,8 +190,6 @@ VERIFY_SECONDS = 600.0
 TRAINS = "trains two steps on the CPU"
 VERIFY_CASE = Case(model="resnet50", batch_per_gpu=2, device=Device.CPU, image_size=64, warmup_steps=1, num_steps=2)
 """Two steps on the CPU: the smallest test that an image can train."""
-
-Line = Callable[[str], None]
 
 
 class ImageCheck(NamedTuple):
@@ -258,26 +251,6 @@ def _without_rest(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return None if "__pycache__" in member.name or member.name.endswith("/.gitignore") else member
-
-
-def build_variant(engine: DockerEngine, variant: Variant, tag: str, what: Images, on_line: Line) -> str:
-    """Build a variant and return the image's id.
-
-    Args:
-        engine: Where to build.
-        variant: Row of `images.toml`.
-        tag: Name of the image.
-        what: Additional build arguments, e.g. BASE or PIP_INDEX_URL, which are public, and files for `build_context`.
-        on_line: Receives the build's output.
-
-    Raises:
-        BuildFailed: A step failed.
-    """
-    arguments = variant.build_arguments(version=__version__, revision=source_revision())
-    arguments |= dict(map(_build_argument, what.build_arg))
-    dockerfile = "Dockerfile" if variant.base is None else "Dockerfile.on-base"
-    context = build_context(what.ca, what.pip_config)
-    return engine.build(context, tag, arguments, f"containers/{dockerfile}", on_line)
 
 
 def verify_image(engine: DockerEngine, variant: Variant, image: str) -> list[ImageCheck]:

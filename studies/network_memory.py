@@ -27,7 +27,7 @@ KEY = ("model", "precision", "sequence_length", "xla", "num_gpus", "batch_per_gp
 
 def suite_cases() -> Iterator[Case]:
     """Name the training cases of the suites on one GPU and on two, in fp32 and fp16: tf32 and bf16 take as much."""
-    cases = {case.name: case for suite in SUITES for case in read_suite(suite).cases(Device.GPU)}
+    cases = {case.name: case for suite in SUITES for case in read_suite(suite).cases_on(Device.GPU)}
     for case in cases.values():
         if case.num_gpus <= 2 and case.precision in BATCHES:
             yield case

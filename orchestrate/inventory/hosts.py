@@ -65,9 +65,8 @@ def _resolved_suite(name: str, info: ValidationInfo) -> str:
 
 def _known_variant(name: str, info: ValidationInfo) -> str:
     """Check that a variant is a row of `containers/images.toml`."""
-    known = ["auto", *(variant.name for variant in read_variants())]
-    if info.context is not None and name not in known:
-        raise ValueError(f"{unknown_variant(name, known)}. To use an image of your own, set image:")
+    if info.context is not None and name not in read_variants():
+        raise ValueError(f"{unknown_variant(name)}. To use an image of your own, set image:")
     return name
 
 

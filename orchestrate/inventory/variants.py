@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -65,40 +65,21 @@ class Variant:
     verified: bool = True
     seen: Mapping[Literal["gpu", "cpu"], str] = field(default_factory=dict, hash=False)
 
-    def build_arguments(self, *, version: str, revision: str) -> dict[str, str]:
-        """Return the arguments of `docker build` for this image.
-
-        Args:
-            version: Of tfbench.
-            revision: Of its source.
-        """
-        arguments = {"VARIANT": self.name, "VERSION": version, "REVISION": revision}
-        if self.base is not None:
-            arguments["BASE"] = self.base
-        if self.cuda is not None and self.minor_driver is not None:
-            arguments |= {"CUDA": self.cuda, "MIN_DRIVER": self.minor_driver, "SM": ",".join(self.sass)}
-        return arguments
-
-
-def unknown_variant(name: str, known: Sequence[str]) -> str:
-    """Describe a variant name that does not exist, and what to use instead.
-
-    Args:
-        name: As given.
-        known: Names in the table.
-    """
-    return f"unknown variant {shown(name)}. {did_you_mean(name, list(known), 'Known variants')}"
-
 
 @cache
-def read_variants(path: Path = IMAGES_FILE) -> list[Variant]:
-    """Read the table of images.
+def read_variants(path: Path = IMAGES_FILE) -> dict[str, Variant]:
+    """Read the table of images; return its rows by name.
 
     Raises:
         ValueError: Not a table of variants.
     """
     rows = tomllib.loads(path.read_text())["variants"].items()
-    return TypeAdapter(list[Variant]).validate_python([{**row, "name": name} for name, row in rows])
+    return TypeAdapter(dict[str, Variant]).validate_python({name: {**row, "name": name} for name, row in rows})
+
+
+def unknown_variant(name: str) -> str:
+    """Describe a variant name that is not in the table, and what to use instead."""
+    return f"unknown variant {shown(name)}. {did_you_mean(name, list(read_variants()), 'Known variants')}"
 
 
 def parse_version(text: str) -> Version:

@@ -9,11 +9,10 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from orchestrate.errors import LaunchFailed
-from orchestrate.text import plain_values, read_json
+from orchestrate.text import plain_text, plain_values, read_json
 from results.runs.reading import checked
 from results.schema import GPU, Status
 from results.schema.health import GPUFacts, driver_fix
-from results.schema.record_json import RecordError
 
 MAX_PROBE_BYTES = 256 * 1024
 
@@ -43,8 +42,8 @@ class Image:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reported:
-    """The facts that a probe reports, `python -m tfbench.probe`, which is not trusted; None: not reported.
+class Facts:
+    """The facts of a host: what `python -m tfbench.probe` reports, which is not trusted; None: not reported.
 
     Attributes:
         cpu_limit: CPUs that a benchmark may use; may be fractional.
@@ -59,6 +58,11 @@ class Reported:
         other_cpu_share: Share of its CPUs that other programs used during the probe.
         load: Mean number of processes that ran or waited for a CPU in the last minute.
         boot_id: The same for all hosts of `hosts.yml` that are one machine, in containers or not.
+        architecture: As in image registries, e.g. `amd64`; this and all below is never the probe's.
+        engine: Name and version of the Docker engine; None without one.
+        gpu_runtime: How the engine passes GPUs to containers; None: it cannot, or there is no engine.
+        clock_skew_seconds: How far the host's clock is ahead of ours.
+        images: Images for benchmarks; empty without Docker.
     """
 
     cpu: str | None = None
@@ -77,20 +81,6 @@ class Reported:
     other_cpu_share: float | None = None
     load: float | None = None
     boot_id: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts(Reported):
-    """The facts of a host; None: not reported.
-
-    Attributes:
-        architecture: As in image registries, e.g. `amd64`.
-        engine: Name and version of the Docker engine; None without one.
-        gpu_runtime: How the engine passes GPUs to containers; None: it cannot, or there is no engine.
-        clock_skew_seconds: How far the host's clock is ahead of ours.
-        images: Images for benchmarks; empty without Docker.
-    """
-
     architecture: str | None = None
     engine: str | None = None
     gpu_runtime: str | None = None
@@ -114,30 +104,31 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Names of architectures in image registries, by those of kernels."""
 
 
-def facts_from_probe(text: str | bytes) -> Facts:
+NOT_PROBED = {"architecture", "engine", "gpu_runtime", "clock_skew_seconds", "images"}
+"""Facts that do not come from the probe, whatever it says."""
+
+
+def facts_from_probe(text: str | bytes, *, wants_gpus: bool = True) -> Facts:
     """Parse the output of a probe.
 
+    Args:
+        text: The output, untrusted.
+        wants_gpus: Whether GPUs of the host may be used; then an installed driver has to answer.
+
     Raises:
-        ValueError: The output is malformed.
+        LaunchFailed: The output is malformed, or the driver does not work: with its own words and a remedy.
     """
-    document = plain_values(read_json(text, MAX_PROBE_BYTES), 500)
-    if not isinstance(document, dict) or "gpus" not in document:
-        raise ValueError("the probe printed no object with gpus")
     try:
-        return Facts(**vars(checked(Reported, document)))
-    except RecordError as error:
-        raise ValueError(f"the probe's answer is malformed: {error}") from error
-
-
-def require_driver(facts: Facts) -> None:
-    """Refuse a host that should measure GPUs, and whose driver is installed and does not answer.
-
-    Raises:
-        LaunchFailed: With the driver's words and a remedy.
-    """
-    if (problem := facts.driver_problem) is not None and not facts.gpus:
+        document = plain_values(read_json(text, MAX_PROBE_BYTES), 500)
+        if not isinstance(document, dict) or "gpus" not in document:
+            raise ValueError("no object with gpus")
+        facts = checked(Facts, {name: value for name, value in document.items() if name not in NOT_PROBED})
+    except ValueError as error:
+        raise LaunchFailed(f"the answer of the probe is malformed: {plain_text(str(error), 300)}") from error
+    if wants_gpus and (problem := facts.driver_problem) is not None and not facts.gpus:
         raise LaunchFailed(
             f"the NVIDIA driver does not work: {problem}. To fix it: {driver_fix(problem)}. To measure the CPU on "
             "purpose, set device: cpu",
             Status.NO_GPU,
         )
+    return facts

@@ -12,16 +12,15 @@ code for its GPU.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.variants import Variant, Version, parse_version
+from orchestrate.inventory.variants import Variant, Version, parse_version, read_variants
 from orchestrate.planning.facts import Facts, Image
 from results.schema import Device, Status
 from results.schema.version import __version__
+from results.table.comparable import grouped
 
 ARCHITECTURE = "amd64"
 """Architecture of all our images, as named by image registries."""
@@ -58,25 +57,24 @@ def pinned(reference: str, digest: str | None = None) -> str:
 # -- one host ------------------------------------------------------------------------------------------------------
 
 
-def wanted_images(host: Host, facts: Facts, variants: Sequence[Variant]) -> tuple[Image, ...]:
+def wanted_images(host: Host, facts: Facts) -> tuple[Image, ...]:
     """Return the images of a host, each with the reason, or why it cannot be started.
 
     Args:
         host: May set a custom image, or one or more variants.
         facts: Facts of the host.
-        variants: From `read_variants`.
     """
     if (problem := unsupported_architecture(host, facts)) is not None:
         return (_image(host, None, problem, Status.UNSUPPORTED),)
-    known, gpus = {variant.name: variant for variant in variants}, kinds_of_gpus(host, facts)
+    gpus = kinds_of_gpus(host, facts)
     if named := named_images(host):
-        return tuple(_judge_named(image, gpus, known.get(image.variant or "")) for image in named)
+        return tuple(_judge_named(image, gpus) for image in named)
     if host.device is Device.CPU or not facts.gpus:
         return (_image(host, "cpu", "trains on the processor"),)
     if not gpus:
         problem = "no NVIDIA driver with a GPU: cases for GPUs cannot run here. To measure its CPU, set device: cpu"
         return (_image(host, None, problem, Status.NO_GPU),)
-    choice = choose_variant(gpus, variants)
+    choice = choose_variant(gpus)
     return (_image(host, choice.variant.name if choice.suits else None, choice.reason, choice.status),)
 
 
@@ -111,11 +109,12 @@ def probe_reference(host: Host) -> str:
     return image_name(host.registry, host.variant[0] if host.variant else "cpu")
 
 
-def _judge_named(image: Image, gpus: Sequence[KindOfGPU], variant: Variant | None) -> Image:
+def _judge_named(image: Image, gpus: Sequence[KindOfGPU]) -> Image:
     """Check a variant from `hosts.yml` against driver and GPUs; a custom image is not checked."""
+    variant = read_variants().get(image.variant or "")
     if variant is None or variant.cuda is None or not gpus:
         return image
-    fit = min((check_variant(variant, *gpu) for gpu in gpus), key=lambda fit: fit.suits)
+    fit = _worst(check_variant(variant, gpu) for gpu in gpus)
     reason = f"{image.reason}; {fit.reason}" if fit.suits else fit.reason
     return dataclasses.replace(image, status=fit.status, reason=reason)
 
@@ -138,6 +137,7 @@ class Fit:
     """How a variant fits a kind of GPU.
 
     Attributes:
+        gpu: The kind of GPU.
         status: `ok`, `unsupported` (never on this GPU), `driver_too_old` (this GPU needs a newer driver).
         compiled: How many kernels the driver compiles at the first start: 0 none, 1 some, 2 all.
         native: Whether the driver is at least as new as the toolkit, without minor-version compatibility.
@@ -146,6 +146,7 @@ class Fit:
     """
 
     variant: Variant
+    gpu: KindOfGPU
     status: Status
     reason: str
     compiled: int = 2
@@ -158,25 +159,28 @@ class Fit:
         return self.status is Status.OK
 
 
-def choose_variant(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> Fit:
+def _worst(fits: Iterable[Fit]) -> Fit:
+    """Return the first of these that does not suit, or else the first."""
+    return min(fits, key=lambda fit: fit.suits)
+
+
+def choose_variant(gpus: Sequence[KindOfGPU]) -> Fit:
     """Choose the image for the GPUs of a host: how it fits the first of them, or why no image suits one of them."""
-    best = best_fits(gpus, variants)
-    failing = next((place for place, fit in enumerate(best) if not fit.suits), None)
-    if failing is None:
-        return best[0]
-    driver, capability = gpus[failing]
-    fits = [check_variant(one, driver, capability) for one in variants]
-    waiting = [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD and fit.variant in candidates(variants)]
-    if waiting:
+    choice = _worst(best_fits(gpus))
+    if choice.suits:
+        return choice
+    driver, capability = choice.gpu
+    fits = [check_variant(variant, choice.gpu) for variant in read_variants().values()]
+    if waiting := [fit for fit in fits if fit.status is Status.DRIVER_TOO_OLD and not fit.variant.opt_in]:
         easiest = min(waiting, key=lambda fit: parse_version(fit.needed_driver))
         reason = f"driver {driver} is too old for compute capability {capability} with every image. "
         return dataclasses.replace(easiest, reason=f"{reason}Nearest is {easiest.reason}")
     names = " or ".join(fit.variant.name for fit in fits if fit.suits)
     advice = f". To try {names}: run images build {names}, push it, and set variant: {names}" if names else ""
-    return dataclasses.replace(best[failing], reason=best[failing].reason + advice)
+    return dataclasses.replace(choice, reason=choice.reason + advice)
 
 
-def best_fits(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> list[Fit]:
+def best_fits(gpus: Sequence[KindOfGPU]) -> list[Fit]:
     """Return how the best variant fits each kind of GPU, possibly of several hosts; opt-in variants are ignored.
 
     Machine code is preferred to code that the driver compiles, then the newest TensorFlow, so that hosts with different
@@ -184,8 +188,8 @@ def best_fits(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> list[Fi
     otherwise those nearest to the drivers.
     """
 
-    def rank(variant: Variant) -> tuple[bool, int, Version, bool, Version]:
-        fits = [check_variant(variant, *gpu) for gpu in gpus]
+    def rank(fits: list[Fit]) -> tuple[bool, int, Version, bool, Version]:
+        variant = fits[0].variant
         is_native, cuda = all(fit.native for fit in fits), parse_version(variant.cuda or "0")
         return (
             all(fit.suits for fit in fits),
@@ -195,26 +199,16 @@ def best_fits(gpus: Sequence[KindOfGPU], variants: Sequence[Variant]) -> list[Fi
             cuda if is_native else tuple(-part for part in cuda),
         )
 
-    best = max(candidates(variants), key=rank)
-    return [check_variant(best, *gpu) for gpu in gpus]
+    variants = [variant for variant in read_variants().values() if variant.cuda is not None and not variant.opt_in]
+    return max(([check_variant(variant, gpu) for gpu in gpus] for variant in variants), key=rank)
 
 
-def candidates(variants: Sequence[Variant]) -> list[Variant]:
-    """Return the CUDA variants that are not opt-in."""
-    return [variant for variant in variants if variant.cuda is not None and not variant.opt_in]
-
-
-def check_variant(variant: Variant, driver_version: str, compute_capability: str) -> Fit:
-    """Return how a variant fits a GPU and its driver.
-
-    Args:
-        variant: One of `read_variants`.
-        driver_version: e.g. `550.127.05`.
-        compute_capability: e.g. `8.6`.
-    """
+def check_variant(variant: Variant, gpu: KindOfGPU) -> Fit:
+    """Return how a variant fits a kind of GPU."""
+    driver_version, compute_capability = gpu
     compiled, why = _compiled(variant, compute_capability)
     if variant.native_driver is None or variant.minor_driver is None or compiled is None:
-        return Fit(variant=variant, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why}")
+        return Fit(variant=variant, gpu=gpu, status=Status.UNSUPPORTED, reason=f"{variant.name}: {why}")
     driver, needed = parse_version(driver_version), variant.native_driver if compiled else variant.minor_driver
     native = driver >= parse_version(variant.native_driver)
     status, framework = Status.OK, f"TensorFlow {variant.tensorflow}, "
@@ -227,6 +221,7 @@ def check_variant(variant: Variant, driver_version: str, compute_capability: str
         support = f"driver {driver_version} runs CUDA {variant.cuda} by minor-version compatibility (from {needed})"
     return Fit(
         variant=variant,
+        gpu=gpu,
         status=status,
         reason=f"{variant.name}: {framework}{why}, {support}",
         compiled=compiled,
@@ -263,14 +258,6 @@ def _running(capabilities: Iterable[str], gpu: Version) -> list[str]:
 # -- one image for several hosts -------------------------------------------------------------------------------------
 
 
-class _Choice(NamedTuple):
-    """A host whose image is chosen by driver and GPU, and how the best image for it alone fits."""
-
-    host: Host
-    gpus: list[KindOfGPU]
-    fits: list[Fit]
-
-
 SUITED: tuple[Callable[[Host], str], ...] = (
     lambda _: "every host of the run",
     lambda host: f"every host of fleet {host.fleet}; none suits all hosts of the run, so software differs between them",
@@ -279,48 +266,42 @@ SUITED: tuple[Callable[[Host], str], ...] = (
 """Which hosts share an image, in the order in which that is tried."""
 
 
-def share_images(
-    hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str], variants: Sequence[Variant]
-) -> dict[HostPlace, Image]:
+def share_images(hosts: Sequence[Host], probed: Mapping[HostPlace, Facts | str]) -> dict[HostPlace, Image]:
     """Return the images of hosts that share one with others, without digests.
 
     Args:
         hosts: Of the run.
         probed: Facts of each host, or why the probe failed.
-        variants: From `read_variants`.
 
     Returns:
         By host; hosts with a named image, or if all have the same anyway, are excluded.
     """
     images: dict[HostPlace, Image] = {}
-    choices = [choice for host in hosts if (choice := _choice(host, probed[host.place], variants)) is not None]
-    if len({choice.fits[0].variant for choice in choices}) < 2:
+    choices = [(host, fits) for host in hosts if (fits := _best_alone(host, probed[host.place]))]
+    if len({fits[0].variant for _, fits in choices}) < 2:
         return images
     for suited in SUITED:
-        groups: defaultdict[str, list[_Choice]] = defaultdict(list)
-        for choice in choices:
-            if choice.host.place not in images:
-                groups[suited(choice.host)].append(choice)
+        groups = grouped((suited(host), (host, fits)) for host, fits in choices if host.place not in images)
         for whom, group in groups.items():
-            fits = best_fits([gpu for choice in group for gpu in choice.gpus], variants)
-            alone = [fit for choice in group for fit in choice.fits]
+            alone = [fit for _, fits in group for fit in fits]
+            shared = best_fits([fit.gpu for fit in alone])
             # None of the hosts may fail, or compile more than with its own image.
-            if all(fit.suits and fit.compiled <= own.compiled for fit, own in zip(fits, alone, strict=True)):
-                best = fits[0].variant
-                for host, gpus, (own, *_) in group:
+            if all(fit.suits and fit.compiled <= own.compiled for fit, own in zip(shared, alone, strict=True)):
+                best = shared[0].variant
+                for host, (own, *_) in group:
                     only = f" (this host alone: {own.variant.name})" if own.variant != best else ""
-                    reason = f"{check_variant(best, *gpus[0]).reason}; the newest image that suits {whom}{only}"
+                    reason = f"{check_variant(best, own.gpu).reason}; the newest image that suits {whom}{only}"
                     images[host.place] = _image(host, best.name, reason)
     return images
 
 
-def _choice(host: Host, facts: Facts | str, variants: Sequence[Variant]) -> _Choice | None:
-    """Return the choice of a host; None: no image suits it, or it is an instance that was started from another one."""
+def _best_alone(host: Host, facts: Facts | str) -> list[Fit]:
+    """Return how the best image fits a host; none: no image suits it, or it is an instance of another one."""
     if isinstance(facts, str) or not is_chosen(host) or not facts.images:
-        return None
+        return []
     gpus = kinds_of_gpus(host, facts)
-    fits = best_fits(gpus, variants)
-    return _Choice(host, gpus, fits) if fits and fits[0].variant.name == facts.images[0].variant else None
+    fits = best_fits(gpus) if gpus else []
+    return fits if fits and fits[0].variant.name == facts.images[0].variant else []
 
 
 def is_chosen(host: Host) -> bool:

@@ -14,11 +14,10 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic import BeforeValidator, ConfigDict
+from pydantic_core import PydanticSerializationError, to_json
 
 from orchestrate.errors import UserError
 from orchestrate.inventory.hosts import Host, HostPlace, host_from_plan
@@ -27,9 +26,8 @@ from orchestrate.planning.host_warnings import cpu_refusal
 from orchestrate.planning.images import is_chosen, named_images
 from orchestrate.suites import Suite
 from orchestrate.text import plain_text, shown
-from results.runs.reading import CASE_CHANGES, FieldChange, upgrade
+from results.runs.reading import CASE_CHANGES, FieldChange, checked, upgrade
 from results.schema import Case, Communication, Data, Device, Origin, Status
-from results.schema.record_json import RecordError
 from results.schema.version import __version__
 from results.text import shortened
 
@@ -243,7 +241,7 @@ def _cases(host: Host, suite: Suite, memory: int | None, facts: Facts | None) ->
     """Choose the cases that fit a host; a single-replica case is never excluded, so that a missing GPU is a failure."""
     gpu_count = len(_usable_gpus(host, facts))
     cases, excluded = [], []
-    for case in suite.cases(_device(host, gpu_count), memory):
+    for case in suite.cases_on(_device(host, gpu_count), memory):
         if case.num_hosts > 1 and host.queue is None:
             continue  # see `_multi_host_jobs`
         if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
@@ -385,7 +383,7 @@ def _multi_host_jobs(
     gpus = min(len(_usable_gpus(entry.host, entry.facts)) for entry in fleet)
     parts: dict[Case, tuple[Member, ...]] = {}
     excluded = []
-    for case in suite.cases(_device(chief.host, gpus), memory):
+    for case in suite.cases_on(_device(chief.host, gpus), memory):
         if case.num_hosts == 1:
             continue
         members = members_of([entry.host for entry in fleet[: case.num_hosts]], case)
@@ -442,12 +440,6 @@ PLAN_CHANGES: Mapping[int, Sequence[FieldChange]] = {
 """By `plan_version` of the plan that still had the field."""
 
 
-@cache
-def _adapter() -> TypeAdapter[Plan]:
-    """Return the adapter for plans, built on first use because it takes 0.1 s."""
-    return TypeAdapter(Plan)
-
-
 def plan_to_json(plan: Plan, *, ensure_ascii: bool = False) -> str:
     """Return a plan as indented JSON.
 
@@ -455,7 +447,7 @@ def plan_to_json(plan: Plan, *, ensure_ascii: bool = False) -> str:
         UserError: A path is not UTF-8.
     """
     try:
-        return _adapter().dump_json(plan, indent=2, ensure_ascii=ensure_ascii).decode() + "\n"
+        return to_json(plan, indent=2, ensure_ascii=ensure_ascii).decode() + "\n"
     except PydanticSerializationError as error:
         raise UserError(
             "the path of hosts.yml, or a path in it, is not UTF-8. Rename the file or its folder"
@@ -475,28 +467,15 @@ def plan_from_json(text: str | bytes, where: str = "plan.json") -> Plan:
     try:
         document = json.loads(text)
         version = document["plan_version"]
-        if version in PLAN_CHANGES:
-            upgrade(document, version, PLAN_CHANGES)
-            text = json.dumps({**document, "plan_version": PLAN_VERSION})
-        elif version != PLAN_VERSION:
+        if version not in (*PLAN_CHANGES, PLAN_VERSION):
             raise UserError(
                 f"{where}: plan_version must be 1 to {PLAN_VERSION}. Received: {shown(version)}. "
                 "Resume with the version of tfbench that started the run"
             )
-        return _adapter().validate_json(text, strict=True)
-    except RecordError as error:
-        raise UserError(f"{where}: {error}") from error
+        upgrade(document, version, PLAN_CHANGES)
+        return checked(Plan, {**document, "plan_version": PLAN_VERSION})
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise UserError(
-            f"{where}: is damaged: {_first(error)}. Restore the file from a copy, resume with the version of "
-            "tfbench that wrote it, or start a new run: the records in the run's folder are unharmed"
+            f"{where}: is damaged: {plain_text(str(error), 300)}. Restore the file from a copy, resume with the "
+            "version of tfbench that wrote it, or start a new run: the records in the run's folder are unharmed"
         ) from error
-
-
-def _first(error: Exception) -> str:
-    """Return the text of an error; of pydantic's, the place and text of the first, and the number of further ones."""
-    if not isinstance(error, ValidationError):
-        return plain_text(f"not a plan: {error}", 300)
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return plain_text(f"{'.'.join(map(str, first['loc']))}: {first['msg']}{more}", 300)

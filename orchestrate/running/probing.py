@@ -18,7 +18,6 @@ from orchestrate.engines.base import Launcher
 from orchestrate.errors import HostError, UserError
 from orchestrate.events import Event, EventBus, HostChecked, ImageProgress
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.inventory.variants import read_variants
 from orchestrate.loop import in_thread
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import share_images
@@ -101,7 +100,7 @@ def probe_hosts(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dic
         Facts of each host, or why there are none.
     """
     facts = loop.wait_for(_probe(hosts, make, bus))
-    shared = share_images(hosts, facts, read_variants())
+    shared = share_images(hosts, facts)
 
     def with_image(host: Host, launcher: Launcher) -> Facts:
         """Return a host's facts with the shared image, whose tag is resolved if possible."""

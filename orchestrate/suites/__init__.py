@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,14 +32,12 @@ LARGEST_FIT = 512
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 
 
-def _field(name: str) -> tuple[Any, Any]:
-    """Return the type of a setting's key, and its field."""
-    value: Any = annotated(name)
-    return Listed[value], Field([default_of(name)])
-
-
-_FIELDS: dict[str, Any] = {name: _field(name) for name in SETTINGS if name not in ("model", "batch_per_gpu", "device")}
-"""Of all settings but those that `CaseBlock` defines."""
+_FIELDS: dict[str, Any] = {
+    name: (Listed[annotated(name)], Field([default_of(name)]))  # type: ignore[misc]
+    for name in SETTINGS
+    if name not in ("model", "batch_per_gpu", "device")
+}
+"""Of all settings but those that `CaseBlock` defines: the type of the key, and its field."""
 
 LISTED = ("model", *_FIELDS)
 """Settings that may be lists, in the order in which cases vary."""
@@ -91,8 +88,12 @@ class CaseBlock(_Settings):
             yield refused.key, f"{refused.text}. Remove it, or write a separate case"
 
 
-class SuiteFile(Form):
-    """A suite file."""
+class Suite(Form):
+    """A list of cases: a suite file.
+
+    Attributes:
+        repeats: Fresh processes for each case.
+    """
 
     description: StrictStr = ""
     repeats: Annotated[StrictInt, Field(ge=1, le=1000)] = 3
@@ -100,21 +101,7 @@ class SuiteFile(Form):
         description="a list of cases", examples=["[{model: resnet50, batch_per_gpu: 128}]"]
     )
 
-
-@dataclass(frozen=True)
-class Suite:
-    """A named list of cases.
-
-    Attributes:
-        repeats: Fresh processes for each case.
-    """
-
-    name: str
-    description: str
-    repeats: int
-    blocks: tuple[CaseBlock, ...]
-
-    def cases(self, device: Device, memory_bytes: float | None = None) -> list[Case]:
+    def cases_on(self, device: Device, memory_bytes: float | None = None) -> list[Case]:
         """Return the cases of a host, in the order of the file, without duplicates.
 
         Args:
@@ -122,7 +109,7 @@ class Suite:
             memory_bytes: Of the smallest GPU of the run, for `batch_per_gpu: fit`; None: unknown.
         """
         cases: dict[str, Case] = {}
-        for block in self.blocks:
+        for block in self.cases:
             for case in _cases(block, device):
                 if block.batch_per_gpu == FIT and memory_bytes is not None and case.device is Device.GPU:
                     case = dataclasses.replace(case, batch_per_gpu=fitting_batch(case, memory_bytes))
@@ -154,11 +141,10 @@ def read_suite(name: str) -> Suite:
     if not own and name not in suite_names():
         hint = did_you_mean(name, suite_names(), "Write the path of a file (my.yml) or one of")
         raise UserError(f"there is no suite {shown(name)}. {hint}")
-    path = Path(name) if own else FOLDER / f"{name}.yml"
-    document = Document(path)
-    checked = document.validated(SuiteFile)
+    document = Document(Path(name) if own else FOLDER / f"{name}.yml")
+    suite = document.validated(Suite)
     document.raise_problems()
-    return Suite(Path(name).stem, checked.description, checked.repeats, tuple(checked.cases))
+    return suite
 
 
 def _batches(block: CaseBlock) -> dict[Precision, int]:

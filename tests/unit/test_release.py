@@ -173,7 +173,7 @@ def test_jobs_have_a_time_limit_and_no_more_rights_than_they_use(path: Path):
 @pytest.mark.slow
 def test_a_release_builds_every_variant_on_one_base_and_waits_for_all(tmp_path: Path):
     jobs = load(GITHUB / "workflows" / "release.yml")["jobs"]
-    released = sorted(variant.name for variant in read_variants() if variant.base is None)
+    released = sorted(variant.name for variant in read_variants().values() if variant.base is None)
     for job in ("image", "push"):
         assert sorted(jobs[job]["strategy"]["matrix"]["variant"]) == released
     assert set(jobs["release"]["needs"]) == {"package", "push", "pypi"}

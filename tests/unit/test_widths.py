@@ -15,7 +15,6 @@ from rich.console import Console
 from orchestrate import commands, images
 from orchestrate.deep_check import verdict_grid
 from orchestrate.display import tables
-from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite
@@ -123,7 +122,7 @@ def rendered() -> dict[str, Callable[[Console], None]]:
         "check": show([tables.check_grid(*plan()[:2])]),
         "plan": show([tables.plan_grid(plan()[2])]),
         "status": show([status()]),
-        "images": lambda console: images.show_list(read_variants(), console),
+        "images": lambda console: images.show_list(console),
         "suites": show([commands.suites_grid(None)]),
         "suite": show([commands.suites_grid("published")]),
         "audit": show_audit,

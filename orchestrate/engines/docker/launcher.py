@@ -31,9 +31,8 @@ from orchestrate.engines.invocation import (
 from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits
 from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.variants import read_variants
 from orchestrate.loop import in_thread
-from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
+from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe
 from orchestrate.planning.images import (
     pinned,
     probe_reference,
@@ -106,7 +105,7 @@ class ContainerLauncher(Launcher):
         )
         if self._host.wants_gpus and not unsupported_architecture(self._host, facts):
             facts = self._query_driver(facts, info)
-        images = wanted_images(self._host, facts, read_variants())
+        images = wanted_images(self._host, facts)
         return dataclasses.replace(facts, images=tuple(map(self.pin, images)))
 
     def pin(self, image: Image) -> Image:
@@ -311,9 +310,6 @@ class ContainerLauncher(Launcher):
             if is_announced:
                 raise
             return facts
-        except ValueError as error:
-            raise LaunchFailed(f"the probe of the host's GPUs failed: {plain_text(str(error), 300)}") from error
-        require_driver(reported)
         known = {name: getattr(reported, name) for name in PROBED}
         return dataclasses.replace(facts, gpu_runtime=self._methods[0], **known)
 

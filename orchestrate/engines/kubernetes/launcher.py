@@ -31,7 +31,6 @@ from orchestrate.engines.kubernetes.pods import Stuck, read_state, without_pod
 from orchestrate.engines.pulls import Progress
 from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.variants import read_variants
 from orchestrate.loop import in_thread
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
@@ -116,7 +115,7 @@ class KubernetesLauncher(QueueLauncher):
                 "install NVIDIA's GPU feature discovery",
                 Status.UNSUPPORTED,
             )
-        return dataclasses.replace(facts, images=wanted_images(self._host, facts, read_variants()))
+        return dataclasses.replace(facts, images=wanted_images(self._host, facts))
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; nodes pull images themselves."""

@@ -24,7 +24,7 @@ from orchestrate.engines.ssh.software import Hello, HostSoftware, Packages
 from orchestrate.errors import Busy, HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
-from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe, require_driver
+from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.project import PROJECT, missing_extra
@@ -155,14 +155,9 @@ class AgentLauncher(Launcher):
 
     def _run_probe(self, used: HostSoftware) -> Facts:
         """Run the probe with the given software."""
-        words, where = (used.python, "-m", "tfbench.probe"), self._channel.name
-        try:
-            facts = facts_from_probe(loop.wait_for(self._channel.run(words, used.environment, PROBE_SECONDS)))
-        except ValueError as error:
-            raise LaunchFailed(f"{where}: {plain_text(str(error), 300)}") from error
-        if self._host.wants_gpus:
-            require_driver(facts)
-        return facts
+        words = (used.python, "-m", "tfbench.probe")
+        output = loop.wait_for(self._channel.run(words, used.environment, PROBE_SECONDS))
+        return facts_from_probe(output, wants_gpus=self._host.wants_gpus)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; over ssh, installs the locked packages of the job's variant, once per host."""
@@ -231,7 +226,7 @@ class SSHLauncher(AgentLauncher):
             return dataclasses.replace(facts, images=(software.image_of_instance(hello.image, self._host.variant),))
         if self._host.python is not None:
             return facts
-        images = wanted_images(self._host, facts, read_variants())
+        images = wanted_images(self._host, facts)
         return dataclasses.replace(facts, images=tuple(map(self._with_setup, images)))
 
     @functools.cached_property
@@ -288,7 +283,7 @@ class SSHLauncher(AgentLauncher):
         Raises:
             LaunchFailed: They cannot be installed there.
         """
-        variant = next((variant for variant in read_variants() if variant.name == name), None)
+        variant = read_variants().get(name or "")
         if variant is None:
             raise LaunchFailed(f"there is no variant {name!r} for a host without Docker")
         if too_old := software.libc_refusal(variant, self._hello.libc):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -39,10 +40,10 @@ def build(engines: Engines, base_image: str, modules: str, output: list[str], pi
     """Build on a fake of NVIDIA's image, which lacks pynvml."""
     dockerfile = io.BytesIO(FAKE_BASE.format(base=base_image, modules=modules).encode())
     engines.first.client.images.build(fileobj=dockerfile, tag="fake-ngc:1", network_mode="host", rm=True)
-    variant = next(row for row in read_variants() if row.base is not None)
+    variant = next(row for row in read_variants().values() if row.base is not None)
     what = Images(build_arg=["BASE=fake-ngc:1"], ca=[], pip_config=pip_config)
-    with engines.first.controller_client() as engine:
-        build_variant(engine, variant, IMAGE, what, output.append)
+    with engines.first.controller_client() as engine, mock.patch("orchestrate.images._print_status", output.append):
+        build_variant(engine, variant, IMAGE, what)
 
 
 def test_a_base_without_tensorflow_is_refused(engines: Engines, base_image: str):

@@ -70,7 +70,7 @@ class Bench:
 
     def plan(self, *hosts: Host, repeats: int = 3, run_id: str = "run1", **case: Any) -> Plan:
         block = {"model": ["googlenet"], "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, **case}
-        suite = Suite("tiny", "", repeats, (CaseBlock(**block),))
+        suite = Suite(repeats=repeats, cases=[CaseBlock(**block)])
         facts = probe_hosts(hosts, self.make, self.bus)
         return make_plan(hosts, facts, lambda name: suite, run_id=run_id, seed=7)
 

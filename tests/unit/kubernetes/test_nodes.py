@@ -8,7 +8,6 @@ from orchestrate.engines.kubernetes.nodes import fleet_facts
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue
-from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.images import wanted_images
 from results.schema import Status
 from tests.support.engines.kubernetes.fake_server import Answer
@@ -47,7 +46,7 @@ def test_nodes_that_cannot_be_measured_say_why(nodes, status, said):
 def test_nodes_for_which_there_are_no_images_are_unsupported():
     queue = KubernetesQueue(gpus_per_node=1)
     arm = facts(node(), node("b", **{"kubernetes.io/arch": "arm64"}))
-    (image,) = wanted_images(Host(fleet="f", name="k", kubernetes=queue), arm, read_variants())
+    (image,) = wanted_images(Host(fleet="f", name="k", kubernetes=queue), arm)
     assert image.status is Status.UNSUPPORTED and "its processor is arm64" in image.reason
 
 

@@ -180,7 +180,7 @@ def test_gpus_and_their_states_come_from_the_probe():
     assert facts.gpu_states == (GPUFacts(index=0, utilisation=0.5, processes=1),)
     assert [problem.endswith("lost") and "\x1b" not in problem for problem in facts.gpu_problems] == [True]
     for states in ([{"index": "x"}], [7], 3):
-        with pytest.raises(ValueError, match="malformed"):
+        with pytest.raises(LaunchFailed, match="malformed"):
             facts_from_probe(json.dumps({**PROBED, "gpu_states": states}))
 
 

@@ -39,7 +39,7 @@ from results.schema import GPU
 from tests.unit.results.factory import make_failure, make_record
 
 BLOCK = CaseBlock(**{"model": "resnet50", "batch_per_gpu": 8, "warmup_steps": 1, "num_steps": 20})
-SUITE = Suite("tiny", "", 2, (BLOCK,))
+SUITE = Suite(repeats=2, cases=[BLOCK])
 EVIL = "\x1b[2J\x1b]0;title\x07[bold red]x[/]\u202e\x9b31m:smile:"
 
 

@@ -78,7 +78,7 @@ def test_an_estimate_shows_time_cost_and_what_it_rests_on(monkeypatch: pytest.Mo
     )
 
 
-TWO_CASES = Suite("s", "", 2, (CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8),))
+TWO_CASES = Suite(repeats=2, cases=[CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8)])
 GPUS = tuple(GPU(index=i, name="A future GPU", uuid=f"GPU-{i}") for i in range(4))
 
 

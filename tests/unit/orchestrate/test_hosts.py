@@ -228,29 +228,29 @@ def test_every_suite_that_comes_along_is_valid_and_says_what_it_is():
     assert suite_names() == names
     for name in names:
         suite = read_suite(name)
-        assert suite.description and suite.repeats >= 3 and suite.cases(Device.GPU)
+        assert suite.description and suite.repeats >= 3 and suite.cases_on(Device.GPU)
 
 
 def test_the_suites_measure_what_they_are_named_for():
-    cases = read_suite("standard").cases(Device.CPU)
+    cases = read_suite("standard").cases_on(Device.CPU)
     assert {case.device for case in cases} == {Device.GPU}, "a host without a GPU says no_gpu, never a CPU number"
     assert {(case.precision, case.batch_per_gpu) for case in cases} == {(Precision.FP32, 128), (Precision.FP16, 256)}
     assert {case.num_gpus for case in cases} == {1, 2, 4, 8} and len(cases) == 3 * 2 * 4
-    quick = read_suite("quick").cases(Device.CPU)
+    quick = read_suite("quick").cases_on(Device.CPU)
     assert {case.model for case in quick} == {"resnet50", "resnet152", "inception_v3", "googlenet"}
     assert {case.device for case in quick} == {Device.CPU}, "what the host has"
-    device = [case for case in read_suite("science").cases(Device.CPU) if case.model == DEVICE_MODEL]
-    assert device == read_suite("device").cases(Device.CPU) and [case.num_gpus for case in device] == [1, 2, 4, 8]
+    device = [case for case in read_suite("science").cases_on(Device.CPU) if case.model == DEVICE_MODEL]
+    assert device == read_suite("device").cases_on(Device.CPU) and [case.num_gpus for case in device] == [1, 2, 4, 8]
     assert {(case.mode, case.batch_per_gpu) for case in device} == {(Mode.DEVICE, 1)}
 
 
 def test_the_aime_suite_is_the_sources_matrix():
     """Source: AIME, "Deep Learning GPU Benchmarks": 50 steps, the mean of three runs, fp32 and AMP, compiled or not."""
     suite = read_suite("aime")
-    matrix = {(case.model, case.precision, case.xla, case.num_gpus) for case in suite.cases(Device.GPU)}
+    matrix = {(case.model, case.precision, case.xla, case.num_gpus) for case in suite.cases_on(Device.GPU)}
     kinds = (Precision.FP32, Precision.FP16), (XLA.OFF, XLA.REPLICA)
     assert matrix == set(product(("bert_large", "resnet50_v1.5"), *kinds, (1, 2, 4, 8)))
-    assert suite.repeats == 3 and {case.num_steps for case in suite.cases(Device.GPU)} == {50}
+    assert suite.repeats == 3 and {case.num_steps for case in suite.cases_on(Device.GPU)} == {50}
 
 
 RESNET = "model: resnet50, batch_per_gpu: 8"
@@ -273,7 +273,7 @@ def suite_of(folder: Path, block: str) -> Suite:
 
 def test_several_hosts_multiply_and_only_they_choose_how_they_communicate(tmp_path: Path):
     counts = "num_gpus: [1, 4], num_hosts: [1, 2], communication: ring, all_reduce: [true, false]"
-    cases = suite_of(tmp_path, f"{RESNET}, {counts}").cases(Device.GPU)
+    cases = suite_of(tmp_path, f"{RESNET}, {counts}").cases_on(Device.GPU)
     named = {(case.num_hosts, case.num_gpus, str(case.communication), case.all_reduce) for case in cases}
     alone = {(1, 1, "auto", True), (1, 4, "auto", True), (1, 4, "auto", False)}
     assert named == alone | {(2, gpus, "ring", whole) for gpus in (1, 4) for whole in (True, False)}
@@ -285,7 +285,7 @@ def test_a_batch_may_be_as_large_as_fits_the_smallest_gpu_of_a_run(tmp_path: Pat
 
     def batches(gibibytes: float | None) -> list[int]:
         memory = None if gibibytes is None else gibibytes * 2**30
-        return [case.batch_per_gpu for case in suite.cases(Device.GPU, memory)]
+        return [case.batch_per_gpu for case in suite.cases_on(Device.GPU, memory)]
 
     assert batches(None) == batches(48) == [128, 256, 128, 256]
     assert batches(16) == [64, 128, 128, 256]

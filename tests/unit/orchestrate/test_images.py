@@ -13,12 +13,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import IMAGES_FILE, read_variants
 from orchestrate.planning.facts import Facts, Image
-from orchestrate.planning.images import (
-    check_variant,
-    choose_variant,
-    share_images,
-    wanted_images,
-)
+from orchestrate.planning.images import check_variant, choose_variant, share_images, wanted_images
 from orchestrate.planning.plan import make_plan
 from orchestrate.running.probing import probe_hosts
 from orchestrate.suites import read_suite
@@ -58,7 +53,7 @@ GRACE = dataclasses.replace(facts("580.95.05", "9.0"), architecture="arm64")
     ],
 )
 def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(settings, reported, variant, status, said):
-    (image,) = wanted_images(host(**settings), reported, read_variants())
+    (image,) = wanted_images(host(**settings), reported)
     assert (image.variant, image.status) == (variant, status), image
     assert said in image.reason
     registry = f"example.org/you/tfbench:0.1.0-{variant}"
@@ -67,10 +62,6 @@ def test_the_image_of_a_host_is_named_with_its_reason_or_why_there_is_none(setti
 
 VARIANTS = read_variants()
 A4000, H200, RTX_5090 = "8.6", "9.0", "12.0"
-
-
-def named(name: str):
-    return next(variant for variant in VARIANTS if variant.name == name)
 
 
 MATRIX = """
@@ -101,7 +92,7 @@ def test_every_driver_and_architecture_gets_its_image():
     head, *lines = MATRIX.strip().splitlines()
     for line in lines:
         driver, gpu = line.split()[:2]
-        choice = choose_variant([(driver, gpu)], VARIANTS)
+        choice = choose_variant([(driver, gpu)])
         code = "compiled by the driver" if choice.compiled else "machine code"
         image, code = (choice.variant.name, code) if choice.suits else ("-", "-")
         assert line == f"{driver:12} {gpu:5} {image:9} {choice.status:15} {code}", head
@@ -112,7 +103,7 @@ def test_the_reason_can_be_read():
         (H200, "the driver compiles the others for compute capability 9.0"),
         (RTX_5090, "To try ngc25.02"),
     ):
-        assert said in choose_variant([("580.126.09", gpu)], VARIANTS).reason
+        assert said in choose_variant([("580.126.09", gpu)]).reason
 
 
 def test_a_named_image_is_checked_like_a_chosen_one():
@@ -122,11 +113,13 @@ def test_a_named_image_is_checked_like_a_chosen_one():
         ("ngc25.02", "580.126.09", RTX_5090, Status.OK, 0),
         ("cpu", "580.126.09", A4000, Status.UNSUPPORTED, 2),
     ):
-        fit = check_variant(named(name), driver, gpu)
+        fit = check_variant(VARIANTS[name], (driver, gpu))
         assert (fit.status, fit.compiled) == (status, compiled), name
 
 
-@pytest.mark.parametrize("variant", [one for one in VARIANTS if one.base is None], ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    "variant", [one for one in VARIANTS.values() if one.base is None], ids=lambda variant: variant.name
+)
 def test_the_table_says_what_the_lock_holds(variant):
     lock = IMAGES_FILE.parent / "requirements" / f"{variant.name}.txt"
     locked = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", lock.read_text(), re.MULTILINE))
@@ -147,11 +140,11 @@ DRIVERS = {"a": "535.183.01", "b": "550.127.05", "c": "570.86.10", "d": "580.95.
 
 def reported_by(of: Host, driver: str | None, *capabilities: str) -> Facts:
     reported = facts(driver, *capabilities)
-    return dataclasses.replace(reported, images=wanted_images(of, reported, VARIANTS))
+    return dataclasses.replace(reported, images=wanted_images(of, reported))
 
 
 def shared(*asked: tuple[Host, Facts | str]) -> dict[str, str | None]:
-    found = share_images([of for of, _ in asked], {of.place: reported for of, reported in asked}, VARIANTS)
+    found = share_images([of for of, _ in asked], {of.place: reported for of, reported in asked})
     return {place.host: image.variant for place, image in found.items()}
 
 

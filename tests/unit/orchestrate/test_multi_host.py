@@ -28,7 +28,7 @@ from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher, ok_record
 def suite(repeats: int = 2, **changes: Any) -> Suite:
     """Make a suite of a case that each host runs alone, and that two run together."""
     block = {"model": "resnet50", "batch_per_gpu": 2, "warmup_steps": 1, "num_steps": 4, "device": Device.CPU}
-    return Suite("tiny", "", repeats, (CaseBlock(**{**block, "num_hosts": [1, 2], **changes}),))
+    return Suite(repeats=repeats, cases=[CaseBlock(**{**block, "num_hosts": [1, 2], **changes})])
 
 
 def multi_host_record(case: Case) -> Record:

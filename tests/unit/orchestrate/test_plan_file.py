@@ -40,11 +40,11 @@ def damage(*path: str | int, value: Any = None) -> str:
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
-        (damage("hosts", 0, "jobs", 0, "case", "model"), "hosts.0.jobs.0.case.model: Field required"),
+        (damage("hosts", 0, "jobs", 0, "case", "model"), "hosts[0].jobs[0].case.model: is missing"),
         (damage("hosts", 0, "jobs", 0, "case", "of_a_later_version", value=1), "case.of_a_later_version: Unexpected"),
-        (damage("hosts", 0, "jobs", 0, "case", "precision", value="fp99"), "case.precision: Input should be 'fp32'"),
+        (damage("hosts", 0, "jobs", 0, "case", "precision", value="fp99"), "case.precision: must be 'fp32'"),
         (damage("hosts", 4, "host", "lsf", value={}), "host.lsf: unknown key 'lsf'"),
-        (damage("multi_host_jobs", 0, "members", 0, "member", "rank", value="0"), "members.0.member.rank"),
+        (damage("multi_host_jobs", 0, "members", 0, "member", "rank", value="x"), "members[0].member.rank"),
     ],
 )
 def test_a_damaged_plan_is_named_with_the_place_and_what_to_do(damaged: str, said: str):

@@ -31,7 +31,7 @@ from results.schema import GPU
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 
-SUITE = Suite("s", "", 3, (CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 8, "num_gpus": [1, 2]}),))
+SUITE = Suite(cases=[CaseBlock(**{"model": ["resnet50", "googlenet"], "batch_per_gpu": 8, "num_gpus": [1, 2]})])
 GPUS = tuple(GPU(index=index, name="a5000") for index in range(2))
 
 

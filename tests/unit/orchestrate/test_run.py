@@ -37,7 +37,7 @@ BLOCK = CaseBlock(**{**MODELS, "batch_per_gpu": 2, "warmup_steps": 1, "num_steps
 class Bench:
     """Some fake hosts, a plan over them, and what happened."""
 
-    suite = Suite("tiny", "", 3, (BLOCK,))
+    suite = Suite(cases=[BLOCK])
     scheme, address = "unix", "/{name}"
     settings: ClassVar[dict[str, Any]] = {}
 
@@ -327,7 +327,7 @@ def seconds_of(job: Job) -> float:
 class EarlyBench(Bench):
     """Two fleets of two hosts, ten repeats of two cases at most, to be decided to ± 2 %."""
 
-    suite = Suite("s", "", 10, (BLOCK.model_copy(update={"num_gpus": [1]}),))
+    suite = Suite(repeats=10, cases=[BLOCK.model_copy(update={"num_gpus": [1]})])
 
     def __init__(self, tmp_path: Path) -> None:
         payload = lambda job: to_json(ok_record(job.case, seconds=seconds_of(job))).encode()  # noqa: E731
