@@ -6,7 +6,6 @@ contents and the command reference are added here.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -20,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))
 
-from orchestrate.cli import GROUPS, MODULES, make_parser  # noqa: E402
-from results.program import PROGRAM, exit_code_text  # noqa: E402
+from orchestrate.cli import GROUPS, MODULES, described  # noqa: E402
+from results.program import PROGRAM, command_parser, exit_code_text  # noqa: E402
 from results.schema.version import __version__  # noqa: E402
 from results.table.columns import COLUMNS  # noqa: E402
 
@@ -82,14 +81,13 @@ html_theme_options = {
 
 def command_reference() -> str:
     """Return docs/commands.md: every command with its options, as `--help` prints them."""
-    parser = make_parser(PROGRAM)
-    (commands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    commands = described()
     lines = ["# Command reference", "", f"Of version {version}, from the program itself.", "", exit_code_text(), ""]
     os.environ["COLUMNS"] = "80"
     for title, example, names in GROUPS:
         lines += [f"## {title}", "", f"For example: `{PROGRAM} {example}`", ""]
         for name in names:
-            text = help_of_module(name) if name in MODULES else commands.choices[name].format_help()
+            text = help_of_module(name) if name in MODULES else command_parser(commands[name], PROGRAM).format_help()
             lines += [f"### {PROGRAM} {name}", "", "```text", text.strip(), "```", ""]
     return "\n".join(lines)
 

@@ -6,12 +6,9 @@ so `tfbench` works without TensorFlow.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -19,9 +16,9 @@ from orchestrate.commands import COMMANDS
 from orchestrate.display.streams import undelayed_streams
 from orchestrate.project import missing_extra, own_module
 from results import commands as results_commands
-from results.program import PROGRAM, Parser, add_command, exit_code_text, flag, respelled, run_main, started_as_tfbench
+from results import program as programs
+from results.program import PROGRAM, Described, Parsed, flag, help_line, respelled, run_main, started_as_tfbench
 from results.schema.exit_codes import ExitCode
-from results.schema.version import __version__
 
 MODULES = {
     "doctor": ("tfbench.doctor", "check this machine: driver, GPUs, libraries, TensorFlow; a fix for each finding"),
@@ -55,7 +52,7 @@ def main() -> None:
     if line := os.environ.get("COMP_LINE"):
         from orchestrate.completion import candidates
 
-        print("\n".join(candidates(make_parser(), line)))
+        print("\n".join(candidates(described(), line)))
         return
     if arguments and arguments[0] in MODULES:
         _become(*arguments)
@@ -65,39 +62,29 @@ def main() -> None:
     sys.exit(code)
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str], program: str = "") -> Parsed:
     """Parse the command line; mistakes end the program with exit code 2.
 
     Args:
         arguments: As in `sys.argv`, beginning with the program's name.
+        program: Its name in texts; empty: that of the running program.
     """
-    return make_parser().parse_args(respelled(arguments[1:], "_", "-"))
-
-
-def make_parser(program: str = "") -> Parser:
-    """Return the parser of the command line; an empty name means that of the running program."""
     program = program or (PROGRAM if started_as_tfbench() else "python -m orchestrate")
-    parser = Parser(
-        prog=program, usage=f"{program} COMMAND [options]", formatter_class=argparse.RawDescriptionHelpFormatter
+    commands, lines = (
+        described(),
+        ["Find the GPU to rent for TensorFlow training: measure a fleet, compare, recommend."],
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(prog=program, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
-    functions = {function.__name__: function for function in (*COMMANDS, *results_commands.COMMANDS, completion)}
-    width = min(100, shutil.get_terminal_size().columns)
-    lines = ["Find the GPU to rent for TensorFlow training: measure a fleet, compare, recommend.", ""]
     for title, example, names in GROUPS:
-        lines.append(f"{title}, e.g. {program} {example}")
-        for name in names:
-            if name in MODULES:
-                _, what = MODULES[name]
-                commands.add_parser(name, add_help=False)
-            else:
-                what = add_command(commands, functions[name], program)
-            lines += textwrap.wrap(what, width, initial_indent=f"    {name:14}", subsequent_indent=" " * 18)
-        lines.append("")
-    parser.description = "\n".join([*lines, f"{program} COMMAND --help shows the options of a command."])
-    parser.epilog = textwrap.fill(exit_code_text(), width)
-    return parser
+        lines += ["", f"{title}, e.g. {program} {example}", *(help_line(name, commands[name]) for name in names)]
+    lines += ["", f"{program} COMMAND --help shows the options of a command."]
+    return programs.parse(program, lines, commands, arguments[1:])
+
+
+def described() -> dict[str, Described]:
+    """Return each command by name, in the order of `GROUPS`."""
+    functions = {function.__name__: function for function in (*COMMANDS, *results_commands.COMMANDS, completion)}
+    named: dict[str, Described] = {name: text for name, (_, text) in MODULES.items()} | functions
+    return {name: named[name] for *_, names in GROUPS for name in names}
 
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], flag("whose script")]) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrate.options import HostsFile, How, Images, RunName, Source, What, Where
-from results.commands import RUNS_DIR, RunsDir, TextOrJSON, print_json, print_parts, put
+from results.commands import TextOrJSON, print_json, print_parts, put
 from results.program import among, command_line, flag
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
@@ -97,7 +97,7 @@ def check(
     hosts = read_places(where)
     probed = probe(hosts)
     if deep:
-        return deep_check(hosts, probed, where.runs_dir, format)
+        return deep_check(hosts, probed, format)
     documents = tables.check_document(hosts, probed)
     if format == "json":
         print_json({"hosts": documents})
@@ -121,13 +121,14 @@ def plan(
     from orchestrate.planning.durations import Durations, estimate
     from orchestrate.planning.plan import new_run_id, plan_to_json
     from orchestrate.session import manifests, plan_of, require_usable
+    from results.runs.store import runs_dir
 
     planned = plan_of(where, what, new_run_id())
     works = any(job.blocked is None for job in planned.jobs)
     if format == "json":
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
-        estimated = estimate(planned, Durations.of(planned, where.runs_dir))
+        estimated = estimate(planned, Durations.of(planned, runs_dir()))
         print_parts("text", [tables.estimate_text(estimated)] if works else [], tables.plan_grid(planned))
     if not works:
         require_usable(planned)
@@ -149,11 +150,11 @@ def run(
     """
     from orchestrate.planning.plan import new_run_id
     from orchestrate.session import carry_out, ending, new_folder, plan_of, require_usable
-    from results.runs.store import RunFolder
+    from results.runs.store import RunFolder, runs_dir
 
     with ending(how.when_done) as begun:
         unique = new_run_id(run_id)  # the names of its containers must not be those of another run
-        path = RunFolder.new_path(where.runs_dir, run_id or unique)  # before hosts are probed
+        path = RunFolder.new_path(runs_dir(), run_id or unique)  # before hosts are probed
         planned = plan_of(where, what, unique, how.display)
         require_usable(planned)
         begun.append(planned)
@@ -167,7 +168,6 @@ def resume(
     how: How,
     run: RunName = None,
     *,
-    runs_dir: RunsDir = RUNS_DIR,
     again: Annotated[
         Sequence[str],
         flag(
@@ -185,32 +185,32 @@ def resume(
     from orchestrate.session import carry_out, ending, find_run
 
     with ending(how.when_done) as begun:
-        folder, planned = find_run(run, runs_dir)
+        folder, planned = find_run(run)
         begun.append(planned)
         return carry_out(planned, folder, how, TRIED_AGAIN | {*map(Status, again)})
 
 
-def runs(*, runs_dir: RunsDir = RUNS_DIR, format: TextOrJSON = "text") -> int:
+def runs(*, format: TextOrJSON = "text") -> int:
     """List all runs: date, fleets, suite and progress.
 
     Example: runs --format json
     """
     from orchestrate.display.display import notify
     from orchestrate.session import run_row
-    from results.runs.store import run_folders
+    from results.runs.store import run_folders, runs_dir
     from results.text_table import Grid
 
-    rows = sorted(map(run_row, run_folders(runs_dir)), key=lambda row: row["date"], reverse=True)
+    rows = sorted(map(run_row, run_folders()), key=lambda row: row["date"], reverse=True)
     if format == "json":
         print_json({"runs": rows})
     elif not rows:
-        notify(f"{runs_dir}: no run found here. Start one: {command_line('orchestrate', 'run')}")
+        notify(f"{runs_dir()}: no run found here. Start one: {command_line('orchestrate', 'run')}")
     else:
         print_parts("text", Grid("", [*rows[0]], [[*row.values()] for row in rows], optional=("suite",)))
     return ExitCode.OK
 
 
-def status(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR, format: TextOrJSON = "text") -> int:
+def status(run: RunName = None, *, format: TextOrJSON = "text") -> int:
     """Show the progress of a run, from any terminal.
 
     Example: status 20261124-101500-1234
@@ -220,7 +220,7 @@ def status(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR, format: TextOrJ
     from orchestrate.running.controller import is_controlled
     from orchestrate.session import find_run, still_costing
 
-    folder, planned = find_run(run, runs_dir)
+    folder, planned = find_run(run)
     running = is_controlled(folder.path)
     document = tables.status_document(planned, folder, running)
     if format == "json":
@@ -233,7 +233,7 @@ def status(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR, format: TextOrJ
     return ExitCode.SOME_FAILED if unfinished else ExitCode.OK
 
 
-def stop(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR) -> int:
+def stop(run: RunName = None) -> int:
     """Stop a run's benchmarks and remove them from its hosts; records are kept.
 
     Example: stop 20261124-101500-1234
@@ -244,7 +244,7 @@ def stop(run: RunName = None, *, runs_dir: RunsDir = RUNS_DIR) -> int:
     from orchestrate.running.run import stop_run
     from orchestrate.session import find_run, launcher_maker, resume_hint
 
-    folder, planned = find_run(run, runs_dir)
+    folder, planned = find_run(run)
     if controller := end_controller(folder.path):
         notify(f"run {planned.run_id}: its controller ({controller}) has ended")
     with storing(folder), controlling(folder.path):

@@ -5,17 +5,17 @@ Bash, zsh and fish start the program with the line so far in `COMP_LINE`, and ta
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from orchestrate.inventory.hosts import read_hosts
 from orchestrate.suites import suite_names
 from results.errors import UserError
-from results.runs.store import run_folders, runs_dir
+from results.program import PROGRAM, Described, command_parser
+from results.runs.store import run_folders
 from results.schema.networks import NETWORKS
 
 
@@ -26,25 +26,26 @@ def values_of(argument: str) -> Iterable[str]:
             hosts = read_hosts(Path(os.environ.get("TFBENCH_HOSTS") or "hosts.yml"))
             return [*(host.fleet for host in hosts), *(host.name for host in hosts)]
     if argument in ("run", "runs"):
-        return sorted((path.name for path in run_folders(runs_dir())), reverse=True)
+        return sorted((path.name for path in run_folders()), reverse=True)
     if argument in ("suite", "name"):
         return suite_names()
     return NETWORKS if argument == "model" else ()
 
 
-def candidates(parser: argparse.ArgumentParser, line: str) -> list[str]:
+def candidates(commands: Mapping[str, Described], line: str) -> list[str]:
     """Return the candidates for the last word of a line, which may be empty; none: the shell offers files.
 
     Args:
-        parser: Of the whole program.
+        commands: Those of the program, by name.
         line: From the program's name to the cursor.
     """
     _, *before, last = re.split(" +", line)
-    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    if before and before[0] not in commands.choices:
+    if not before:
+        return [name for name in commands if name.startswith(last)]
+    if not callable(command := commands.get(before[0])):
         return []
-    parser = commands.choices[before[0]] if before else parser
-    of_flag = parser._option_string_actions.get(before[-1]) if before else None
+    parser = command_parser(command, PROGRAM)
+    of_flag = parser._option_string_actions.get(before[-1])
     actions = [of_flag] if of_flag and of_flag.nargs != 0 else parser._get_positional_actions()
     values: Iterable[str] = parser._option_string_actions
     if not last.startswith("-"):

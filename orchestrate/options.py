@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from results.commands import RUNS_DIR, RunsDir
 from results.program import flag, percentage
 
 HostsFile = Annotated[
@@ -27,12 +26,10 @@ class Where:
     Attributes:
         hosts: File; None: `hosts.yml` if it exists, otherwise this machine.
         limit: Names of fleets and hosts to use; none: all.
-        runs_dir: Folder of all runs.
     """
 
     hosts: HostsFile = None
     limit: Annotated[list[str] | None, flag("use only this fleet or host; repeatable", metavar="NAME")] = None
-    runs_dir: RunsDir = RUNS_DIR
 
 
 @dataclass(frozen=True, kw_only=True)

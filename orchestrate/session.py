@@ -46,7 +46,7 @@ from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
 from orchestrate.suites import read_suite
 from results.commands import print_json, print_parts
 from results.program import command_line, started_as_tfbench
-from results.runs.store import RunFolder, is_folder, latest_run, write_file
+from results.runs.store import RunFolder, is_folder, latest_run, runs_dir, write_file
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from results.text import counted, shortened
@@ -139,9 +139,9 @@ def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> MakeLa
     return partial(make_launcher, run_path=run_path, pulls=PullLimits(bus))
 
 
-def find_run(run: str | None, runs_dir: Path) -> tuple[RunFolder, Plan]:
+def find_run(run: str | None) -> tuple[RunFolder, Plan]:
     """Find a run by its folder, its id, or as the latest one, with the addresses that its hosts have now."""
-    path = latest_run(runs_dir) if run is None else Path(run) if is_folder(Path(run)) else runs_dir / run
+    path = latest_run() if run is None else Path(run) if is_folder(Path(run)) else runs_dir() / run
     folder = RunFolder.open(path)
     return folder, with_new_addresses(plan_from_json(folder.read_plan(), str(folder.plan_path)))
 
@@ -199,10 +199,10 @@ def run_row(path: Path) -> dict[str, str]:
     return {**row, "fleets": ", ".join(fleets), "suite": ", ".join(suites), "progress": ", ".join(parts)}
 
 
-def deep_check(hosts: list[Host], probed: Mapping[HostPlace, Facts | str], runs_dir: Path, format: str) -> int:
+def deep_check(hosts: list[Host], probed: Mapping[HostPlace, Facts | str], format: str) -> int:
     """Measure all answering hosts in parallel, print a verdict on each, and return the exit code."""
     planned = plan_deep_check(hosts, probed, new_run_id())
-    folder = new_folder(runs_dir / FOLDER / planned.run_id, planned)
+    folder = new_folder(runs_dir() / FOLDER / planned.run_id, planned)
     _, stopped = measure(planned, folder, How(), RunState(planned), TRIED_AGAIN)
     records = [folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in planned.hosts]
     checked = judge(list(map(checked_host, planned.hosts, records)))

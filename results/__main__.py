@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from results.commands import COMMANDS
-from results.program import Parser, add_command, exit_code_text, respelled, run_main
+from results.program import Described, help_line, parse, run_main
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,11 +19,9 @@ def main(arguments: Sequence[str]) -> int:
     Args:
         arguments: As `sys.argv`, starting with the program's name.
     """
-    parser = Parser(prog="python -m results", description="Read what runs have measured.", epilog=exit_code_text())
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for function in COMMANDS:
-        add_command(commands, function, parser.prog)
-    return run_main(parser.parse_args(respelled(arguments[1:], "_", "-")))
+    commands: dict[str, Described] = {function.__name__: function for function in COMMANDS}
+    lines = [help_line(name, function) for name, function in commands.items()]
+    return run_main(parse("python -m results", lines, commands, arguments[1:]))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from results.compare.means import COMPARISON_COLUMNS, comparison_rows, ends
 from results.errors import BadQuestion, UnknownFleet, UserError
 from results.recommend.answer import advise
 from results.recommend.options import MODES, Advice, RentalOption, read_questions
-from results.runs.store import latest_run, report_place, runs_dir, stored_records, write_file
+from results.runs.store import latest_run, report_place, stored_records, write_file
 from results.table.columns import NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates
 from results.table.merge import Merged, merge_records
@@ -223,7 +223,7 @@ def read_runs(*sources: Name) -> Runs:
     Raises:
         UserError: a source is none of these (`NotARun`).
     """
-    names = tuple(os.fspath(source) for source in sources) or (str(latest_run(runs_dir())),)
+    names = tuple(os.fspath(source) for source in sources) or (str(latest_run()),)
     merged = merge_records(stored_records(names))
     return Runs(names, merged.all_repeats, merged)
 

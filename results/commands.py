@@ -24,18 +24,11 @@ if TYPE_CHECKING:
     from results.table.merge import Merged
     from results.text_table import Grid
 
-RUNS_HELP = "run folder, run id under --runs-dir or record file; default: latest run"
+RUNS_HELP = "run folder, run id under TFBENCH_RUNS_DIR (default: runs) or record file; default: latest run"
 
 FORMAT = flag("default: %(default)s")
 
 Runs = Annotated[list[str], flag(RUNS_HELP, metavar="RUN")]
-
-RunsDir = Annotated[
-    Path,
-    flag("where runs are kept (default: TFBENCH_RUNS_DIR or runs)", variable="TFBENCH_RUNS_DIR", metavar="FOLDER"),
-]
-
-RUNS_DIR = Path("runs")
 
 Prices = Annotated[
     list[str], flag("price of a GPU-hour; overrides hosts.yml and the shipped examples", metavar="GPU=USD")
@@ -48,12 +41,12 @@ TextOrJSON = Annotated[Literal["text", "json"], FORMAT]
 Format = Annotated[Literal["text", "json", "markdown"], FORMAT]
 
 
-def read(runs: Sequence[str], runs_dir: Path, *, quiet: bool = False) -> Merged:
+def read(runs: Sequence[str], *, quiet: bool = False) -> Merged:
     """Read and merge the records of runs, with their problems on stderr unless `quiet`."""
     from results.runs.store import stored_records
     from results.table.merge import merge_records
 
-    merged = merge_records(stored_records(runs, runs_dir))
+    merged = merge_records(stored_records(runs))
     if not quiet:
         warn(merged.problems)
     return merged
@@ -122,7 +115,6 @@ def print_json(document: object) -> None:
 def show(
     runs: Runs,
     *,
-    runs_dir: RunsDir = RUNS_DIR,
     time_breakdown: Annotated[bool, flag("instead, show what the run spent its time on, by host")] = False,
     readings: Annotated[bool, flag("instead, show all else that was recorded, by host and case")] = False,
     format: TextOrJSON = "text",
@@ -145,7 +137,7 @@ def show(
 
     if time_breakdown or readings:
         notes = ReadingNotes()
-        stored = notes.of(stored_records(runs, runs_dir))
+        stored = notes.of(stored_records(runs))
         grid = readings_grid(stored) if readings else times.time_breakdown_grid(times.time_breakdown(stored))
         warn(notes.lines())
         if grid is None:
@@ -153,7 +145,7 @@ def show(
             raise UserError(f"no record of these runs {nothing}")
         print_parts("text", grid)
         return ExitCode.OK
-    merged = read(runs, runs_dir, quiet=True)
+    merged = read(runs, quiet=True)
     if format == "json":
         sys.stdout.write(exported(merged, "json"))
     else:
@@ -164,7 +156,6 @@ def show(
 def export(
     runs: Runs,
     *,
-    runs_dir: RunsDir = RUNS_DIR,
     format: Annotated[Literal["csv", "json", "markdown", "wide"], FORMAT] = "csv",
     output: Annotated[Path | None, flag("write here; default: standard output", metavar="FILE")] = None,
 ) -> int:
@@ -174,14 +165,13 @@ def export(
     """
     from results.report.tables import exported
 
-    put(exported(read(runs, runs_dir), format), output)
+    put(exported(read(runs), format), output)
     return ExitCode.OK
 
 
 def compare(
     names: Annotated[list[str], flag(RUNS_HELP, metavar="FLEET_A FLEET_B RUN")],
     *,
-    runs_dir: RunsDir = RUNS_DIR,
     baseline: Annotated[list[str], flag("compare each fleet with itself in this run", metavar="RUN")],
     fail_on: Annotated[
         float | None,
@@ -215,7 +205,7 @@ def compare(
     from results.compare.means import answer_lines, comparison_rows, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
 
-    pairs, by, unread = _sides(names, runs_dir, baseline, by, apart=["driver", "launcher"] if strict else by)
+    pairs, by, unread = _sides(names, baseline, by, apart=["driver", "launcher"] if strict else by)
     pairs_found = [(a, b, compare(a.rates, b.rates, by=by)) for a, b in pairs]
     grids, lines, documents = [], list[str](), []
     for a, b, found in pairs_found:
@@ -253,7 +243,7 @@ class Side(NamedTuple):
 
 
 def _sides(
-    names: list[str], runs_dir: Path, baseline: list[str], by: Sequence[str], *, apart: Sequence[str]
+    names: list[str], baseline: list[str], by: Sequence[str], *, apart: Sequence[str]
 ) -> tuple[list[tuple[Side, Side]], Sequence[str], int]:
     """Return the pairs of sides to compare, the columns that must be equal in a pair, and the number of unread files.
 
@@ -267,12 +257,12 @@ def _sides(
     def of(fleet: str, rates: Sequence[FleetRate]) -> Side:
         return Side(fleet, [rate for rate in rates if rate.fleet == fleet])
 
-    fleets = [name for name in names if not (baseline or os.sep in name or is_run(name, runs_dir))]
-    merged = read([name for name in names if name not in fleets], runs_dir)
+    fleets = [name for name in names if not (baseline or os.sep in name or is_run(name))]
+    merged = read([name for name in names if name not in fleets])
     rates = fleet_rates(merged.rows, apart)
     known = fleets_of(rates)
     if baseline:
-        before = read(baseline, runs_dir)
+        before = read(baseline)
         earlier = fleet_rates(before.rows, apart)
         if not set(known) & set(fleets_of(earlier)):
             tried = ", ".join(fleets_of(earlier))
@@ -320,7 +310,6 @@ def audit(
 def report(
     runs: Runs,
     *,
-    runs_dir: RunsDir = RUNS_DIR,
     output: Annotated[Path | None, flag("default: report.html of the run", metavar="FILE")] = None,
     measured_by: Annotated[str, flag("who measured, shown at the top of the page", metavar="NAME")] = "",
     price: Prices,
@@ -333,14 +322,14 @@ def report(
     from results.report.page import make_report
     from results.runs.store import report_place, stored_records
 
-    title, path = report_place(runs, runs_dir)
-    report = make_report(list(stored_records(runs, runs_dir)), title, price, prices, measured_by)
+    title, path = report_place(runs)
+    report = make_report(list(stored_records(runs)), title, price, prices, measured_by)
     warn([*report.problems, *report.unused])
     put(report.page, output or path)
     return ExitCode.OK
 
 
-def validate(runs: Runs, *, runs_dir: RunsDir = RUNS_DIR) -> int:
+def validate(runs: Runs) -> int:
     """Check record files and name their warnings; exit code 3 if one is invalid or suspect.
 
     Example: validate runs/mine
@@ -348,7 +337,7 @@ def validate(runs: Runs, *, runs_dir: RunsDir = RUNS_DIR) -> int:
     from results.table.cell_text import warned_notes
     from results.table.fleets import fleet_rates
 
-    merged = read(runs, runs_dir, quiet=True)
+    merged = read(runs, quiet=True)
     for text in (*merged.problems, *warned_notes([*merged.rates, *fleet_rates(merged.without_all_reduce)])):
         print(text)
     doubted = f"{merged.suspects} suspect, " if merged.suspects else ""
@@ -381,7 +370,6 @@ class Asked:
 def recommend(
     runs: Annotated[list[str], flag(f"{RUNS_HELP}; without any, published figures", metavar="RUN")],
     *,
-    runs_dir: RunsDir = RUNS_DIR,
     asked: Asked,
     price: Prices,
     prices: PriceFiles,
@@ -396,7 +384,7 @@ def recommend(
     from results.recommend.output import advice_grid, advice_json
     from results.runs.store import run_folders
 
-    measured = read(runs, runs_dir).rates if runs or run_folders(runs_dir) else []
+    measured = read(runs).rates if runs or run_folders() else []
     questions = read_questions(measured=[rate.case.model for rate in measured], **vars(asked))
     advices, remarks = advise(questions, measured, price, prices)
     if format == "json":

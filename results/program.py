@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +24,15 @@ from typing import Any, NoReturn, TypeGuard
 from results.errors import UserError, is_disk_full, write_traceback
 from results.schema.exit_codes import ExitCode
 from results.schema.streams import lasting_streams
+from results.schema.version import __version__
 
-if typing.TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[Any]
+Parsed = argparse.Namespace
+
+Command = Callable[..., int]
+"""The function of a command, whose parameters are declared by `flag`; returns an exit code."""
+
+Described = Command | str
+"""A command, or what a command does that parses its own flags."""
 
 PROGRAM = "tfbench"
 """The installed command; `python -m orchestrate` and `python -m results` run without installation."""
@@ -37,7 +44,7 @@ PROGRAM_FILES = (PROGRAM, "cli")
 """Names without suffix of the file that runs as `tfbench`: the installed script, or orchestrate/cli.py."""
 
 
-def run_main(parsed: argparse.Namespace, *, may_lose_output: bool = False) -> int:
+def run_main(parsed: Parsed, *, may_lose_output: bool = False) -> int:
     """Run the parsed command, report an error in one line, and return the exit code.
 
     Args:
@@ -73,19 +80,7 @@ def run_main(parsed: argparse.Namespace, *, may_lose_output: bool = False) -> in
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that accepts flags between positional arguments: `compare A B --by keras RUN`."""
-
-    _is_intermixed = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 (as its parent)
-        """See `argparse.ArgumentParser`."""
-        if self._subparsers or self._is_intermixed:
-            return super().parse_known_args(args, namespace)
-        self._is_intermixed = True  # Python 3.11 parses in two passes, each through this method
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._is_intermixed = False
+    """An `ArgumentParser` that says what may have been meant."""
 
     def error(self, message: str) -> NoReturn:
         """Print the mistake, and what may have been meant, and exit with code 2."""
@@ -99,6 +94,9 @@ def exit_code_text() -> str:
     """Return the exit codes and their meanings, for `--help`."""
     return f"Exit codes: {', '.join(f'{code} {code.meaning}' for code in ExitCode)}."
 
+
+HELP_WIDTH = 80
+"""Of the program's help, in characters."""
 
 Argument = tuple[Sequence[str], str, Mapping[str, Any]]
 """Flags, variable and settings of `flag`."""
@@ -119,27 +117,51 @@ def flag(text: str, *flags: str, variable: str = "", **settings: object) -> Argu
     return flags, variable, {"help": text, **settings}
 
 
-def add_command(commands: Commands, function: Callable[..., int], program: str) -> str:
-    """Add a function as a command: its name, its docstring, which may end with an example, and its parameters.
+def parse(program: str, lines: Sequence[str], commands: Mapping[str, Described], arguments: Sequence[str]) -> Parsed:
+    """Parse a command line, whose flags may stand between names; mistakes end the program with exit code 2.
 
     Args:
-        commands: Of the program's parser.
+        program: Its name.
+        lines: Its help, above the exit codes.
+        commands: By name; those that parse their own flags were called before.
+        arguments: The command's name and its arguments.
+    """
+    parser = Parser(
+        prog=program,
+        usage=f"{program} COMMAND [options]",
+        description="\n".join(lines),
+        epilog=textwrap.fill(exit_code_text(), HELP_WIDTH),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.add_argument("command", choices=commands, metavar="COMMAND", help=argparse.SUPPRESS)
+    function = commands[parser.parse_args(arguments[:1]).command]
+    return command_parser(function, program).parse_intermixed_args(respelled(arguments[1:], "_", "-"))
+
+
+def command_parser(function: Described, program: str) -> Parser:
+    """Return the parser of a command: its name, its docstring, which may end with an example, and its parameters.
+
+    Args:
         function: Returns an exit code.
         program: Name of the program.
-
-    Returns:
-        The command's line in the program's help.
     """
+    assert callable(function), "the program calls those that parse their own flags"
     text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample: ")
-    what = text.partition("\n")[0].rstrip(".")
-    what = what[0].lower() + what[1:]
-    epilog = f"Example: {program} {example}"
-    parser: Parser = commands.add_parser(function.__name__, help=what, description=text, epilog=epilog)
+    parser = Parser(prog=f"{program} {function.__name__}", description=text, epilog=f"Example: {program} {example}")
     parser.set_defaults(command=functools.partial(_call, function))
     for parameter, kind in _parameters(function):
         for argument in _parameters(kind) if _is_group(kind) else [(parameter, kind)]:
             _add_argument(parser, *argument)
-    return what
+    return parser
+
+
+def help_line(name: str, described: Described) -> str:
+    """Return a command in the program's help, with the first line of its docstring."""
+    text = described if isinstance(described, str) else described.__doc__ or ""
+    what = text.partition("\n")[0].rstrip(".")
+    what = what[0].lower() + what[1:]
+    return textwrap.fill(what, HELP_WIDTH, initial_indent=f"    {name:14}", subsequent_indent=" " * 18)
 
 
 def _parameters(function: Callable[..., Any]) -> list[tuple[inspect.Parameter, Any]]:
@@ -178,7 +200,7 @@ def _add_argument(parser: Parser, parameter: inspect.Parameter, annotated: Any) 
         parser.add_argument(parameter.name, **settings)
 
 
-def _call(function: Callable[..., int], parsed: argparse.Namespace) -> int:
+def _call(function: Callable[..., int], parsed: Parsed) -> int:
     """Call a command's function with the parsed arguments of its parameters' names."""
     given, values = vars(parsed), dict[str, Any]()
     for parameter, kind in _parameters(function):

@@ -143,7 +143,9 @@ class RunFolder:
             folder.path.mkdir(mode=0o700)  # logs and plans may be confidential
             folder.complete()
         except OSError as error:
-            raise UserError(f"{folder.path}: cannot be created: {error.strerror}. Choose another --runs-dir") from error
+            raise UserError(
+                f"{folder.path}: cannot be created: {error.strerror}. Choose another TFBENCH_RUNS_DIR"
+            ) from error
         return folder
 
     @classmethod
@@ -281,22 +283,22 @@ def read_stored(path: Path) -> StoredRecord:
         return StoredRecord(path, None, unreadable)
 
 
-def latest_run(runs_dir: Path) -> Path:
+def latest_run() -> Path:
     """Return the run with the latest plan.
 
     Raises:
         NotARun: There is no run.
     """
-    runs = run_folders(runs_dir)
+    runs = run_folders()
     if not runs:
-        raise NotARun(f"{runs_dir}: no run found here. Start one, give its folder, or set TFBENCH_RUNS_DIR.")
+        raise NotARun(f"{runs_dir()}: no run found here. Start one, give its folder, or set TFBENCH_RUNS_DIR.")
     return max(runs, key=lambda path: (_planned_at(path), path.name))
 
 
-def run_folders(runs_dir: Path) -> list[Path]:
-    """Return the run folders, unordered; none if `runs_dir` cannot be listed."""
+def run_folders() -> list[Path]:
+    """Return the folders in `runs_dir`, unordered; none if it cannot be listed."""
     try:
-        return [path for path in runs_dir.iterdir() if is_folder(path / "records")]
+        return [path for path in runs_dir().iterdir() if is_folder(path / "records")]
     except OSError:
         return []
 
@@ -310,48 +312,47 @@ def runs_dir() -> Path:
     return Path(os.environ.get("TFBENCH_RUNS_DIR") or "runs")
 
 
-def stored_records(names: Sequence[str], folder: Path | None = None) -> Iterator[StoredRecord]:
+def stored_records(names: Sequence[str]) -> Iterator[StoredRecord]:
     """Yield the records of runs.
 
     Args:
         names: Run folders, run ids or record files; duplicates are read once; none: the latest run.
-        folder: Of the runs; None: `runs_dir`.
 
     Raises:
         NotARun: A name was not found; raised before the first record is read.
     """
-    found = dict.fromkeys(_found(names, folder))
+    found = dict.fromkeys(_found(names))
     runs = [map(read_stored, [path]) if _is_file(path) else RunFolder.open(path).records() for path in found]
     return chain.from_iterable(runs)
 
 
-def report_place(names: Sequence[str], folder: Path | None = None) -> tuple[str, Path]:
+def report_place(names: Sequence[str]) -> tuple[str, Path]:
     """Return the title and the default path of a report on these runs; see `stored_records`.
 
     Raises:
         NotARun: A name was not found.
     """
-    found = _found(names, folder)
+    found = _found(names)
     title = "Results of " + ", ".join(path_text(Path(path.resolve().name)) for path in found)
     only = found[0] if len(found) == 1 and is_folder(found[0]) else None
     return title, RunFolder.open(only).report_path if only else Path("report.html")
 
 
-def is_run(name: str, folder: Path) -> bool:
+def is_run(name: str) -> bool:
     """Return whether a name is that of a run or a record file, unlike a fleet's name that happens to be a folder's."""
-    return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), folder / name))
+    return any(_is_file(path) or is_folder(path / "records") for path in (Path(name), runs_dir() / name))
 
 
-def _found(names: Sequence[str], folder: Path | None) -> list[Path]:
-    """Return the paths of runs and record files: a name is that of a file or folder, else of a run in `folder`."""
-    folder, found = folder or runs_dir(), []
+def _found(names: Sequence[str]) -> list[Path]:
+    """Return the paths of runs and record files: a name is that of a file or folder, else of a run in `runs_dir`."""
+    folder, found = runs_dir(), []
     for name in names:
         there = [path for path in (Path(name), folder / name) if _is_file(path) or is_folder(path)]
         if not there:
             shown = path_text(Path(name[:MAX_NAME_LENGTH]))
             raise NotARun(f"{shown}: neither a path nor a run in {folder}/. Name a run folder, e.g. runs/<run-id>.")
         found.append(there[0])
-    return found or [latest_run(folder)]
+    return found or [latest_run()]
 
 
 def _planned_at(run: Path) -> float:

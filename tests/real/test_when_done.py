@@ -44,8 +44,8 @@ def folder(served: tuple[Path, subprocess.Popen[str]]) -> Path:
 
 def command_of(folder: Path, *flags: str) -> list[str]:
     """Return the command line of a run whose `--when-done` writes its marker, and fails."""
-    command = [sys.executable, "-m", "orchestrate", "run", f"--hosts={folder / 'hosts.yml'}"]
-    command += [f"--runs-dir={folder / 'runs'}", "--display=plain", "--no-report", *flags]
+    command = ["env", f"TFBENCH_RUNS_DIR={folder}/runs", sys.executable, "-m", "orchestrate", "run"]
+    command += [f"--hosts={folder / 'hosts.yml'}", "--display=plain", "--no-report", *flags]
     return [*command, f"--when-done=echo machines are gone; touch {folder}/done; : s3cret; exit 7"]
 
 

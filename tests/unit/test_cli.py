@@ -117,8 +117,9 @@ def test_what_a_command_raises_becomes_its_exit_code(raised: BaseException, code
 @pytest.mark.parametrize("command", ["export --format=json", "show", "gpus A4000 A5000"])
 @pytest.mark.parametrize(("sink", "code", "said"), [("| true", 0, r""), ("> /dev/full", 4, r"the disk is full.*\n")])
 def test_a_closed_pipe_is_no_error_but_a_full_disk_is(command: str, sink: str, code: int, said: str, runs_dir: Path):
-    flag = "" if command.startswith("gpus") else f"--runs-dir={runs_dir}"
-    script = f"{sys.executable} -m orchestrate.cli {command} {flag} {sink}; echo ${{PIPESTATUS[0]}}"
+    script = (
+        f"TFBENCH_RUNS_DIR={runs_dir} {sys.executable} -m orchestrate.cli {command} {sink}; echo ${{PIPESTATUS[0]}}"
+    )
     done = subprocess.run(["bash", "-c", script], cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.stdout == f"{code}\n" and re.fullmatch(said, done.stderr)
 
@@ -155,7 +156,7 @@ def test_a_priced_host_without_a_gpu_is_refused_unless_its_cpu_is_meant(tmp_path
 @pytest.mark.parametrize("name", [name for name in ORDER if name not in cli.MODULES])
 def test_each_command_has_an_example_that_is_a_command_line(name: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
-        cli.make_parser("tfbench").parse_args([name, "--help"])
+        cli.parse(["tfbench", name, "--help"], "tfbench")
     (example,) = re.findall(r"^Example: (.*)\n\Z", capsys.readouterr().out, re.MULTILINE)  # in one line, to be pasted
     words = shlex.split(example)
     assert words[:2] == ["tfbench", name]
@@ -200,7 +201,7 @@ def test_completion_offers_what_can_stand_there(typed: str, offered, runs_dir: P
     monkeypatch.setenv("TFBENCH_HOSTS", str(tmp_path / "hosts.yml"))
     hosts = "{node-a: {process: true}, node-b: {ssh: root@h}}"
     (tmp_path / "hosts.yml").write_text(f"version: 1\nfleets: {{fast: {{hosts: {hosts}}}}}\n")
-    assert candidates(cli.make_parser(), f"tfbench  {typed}") == list(offered)
+    assert candidates(cli.described(), f"tfbench  {typed}") == list(offered)
 
 
 @pytest.mark.slow

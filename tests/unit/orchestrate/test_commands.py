@@ -29,6 +29,7 @@ CASE = "{model: alexnet, batch_per_gpu: 1, num_gpus: [1, 2], warmup_steps: 1, nu
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     """Give the host of a hosts file, and a suite of two repeats, in the current folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TFBENCH_RUNS_DIR", raising=False)
     Path("hosts.yml").write_text('version: 1\nfleets: {f: {hosts: {h: {docker: "unix:///none"}}}}\n')
     Path("two.yml").write_text(f"description: two\nrepeats: 1\ncases: [{CASE}]\n")
     machine = FakeHost(facts=Facts(cpu="a", cpu_count=2, cpu_limit=2.0))
@@ -40,7 +41,7 @@ HOW = How(display="none", report=False)
 
 
 def run(*, run_id: str | None = "one") -> int:
-    return commands.run(Where(runs_dir=Path("runs")), What(suite="two.yml"), HOW, run_id=run_id)
+    return commands.run(Where(), What(suite="two.yml"), HOW, run_id=run_id)
 
 
 deep_check = functools.partial(commands.check, Where(), deep=True)
@@ -72,14 +73,14 @@ def test_runs_are_listed_though_one_cannot_be_described(host: FakeHost, capsys):
     assert (run(), run(run_id="two")) == (ExitCode.OK, ExitCode.OK)
     Path("runs/one/plan.json").write_text("{")
     capsys.readouterr()
-    assert commands.runs(runs_dir=Path("runs"), format="json") == ExitCode.OK
+    assert commands.runs(format="json") == ExitCode.OK
     listed = json.loads(capsys.readouterr().out)["runs"]
     progress = {found["run"]: found["progress"] for found in listed}
     assert progress["one"].startswith("unknown: is damaged: ") and progress["two"] == "2/2"
 
 
 def resume() -> int:
-    return commands.resume(HOW, run="one", runs_dir=Path("runs"))
+    return commands.resume(HOW, run="one")
 
 
 def statuses() -> list[str]:

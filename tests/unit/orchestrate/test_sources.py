@@ -36,7 +36,8 @@ def test_a_sample_becomes_a_hosts_file_that_plan_accepts(tmp_path: Path, monkeyp
     assert text == (CASES / f"{source}.yml").read_text() and hosts_of(text, tmp_path)
     machine = FakeHost(facts=Unreachable("it is only a sample"))
     monkeypatch.setattr(session, "make_launcher", lambda host, **_: FakeLauncher(host, machine))
-    parsed = cli.parse(["tfbench", "plan", f"--hosts={tmp_path}/hosts.yml", f"--runs-dir={tmp_path}/runs"])
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path / "runs"))
+    parsed = cli.parse(["tfbench", "plan", f"--hosts={tmp_path}/hosts.yml"])
     assert parsed.command(parsed) == 0 and " repeats on " in capsys.readouterr().out
 
 

@@ -73,13 +73,15 @@ def test_a_name_that_is_taken_and_a_folder_that_is_no_run_are_named(run, tmp_pat
         RunFolder.open(tmp_path)
 
 
-def test_the_latest_run_is_the_one_planned_last(tmp_path):
+def test_the_latest_run_is_the_one_planned_last(tmp_path, monkeypatch):
     for seconds, name in ((2000, "a"), (1000, "b")):
         folder = RunFolder.create(tmp_path, name)
         folder.write_plan("{}")
         os.utime(folder.plan_path, (seconds, seconds))
     (tmp_path / "not-a-run").mkdir()
     for folder in (tmp_path / "not-a-run", tmp_path / "missing"):
+        monkeypatch.setenv("TFBENCH_RUNS_DIR", str(folder))
         with pytest.raises(NotARun, match="no run found here"):
-            latest_run(folder)
-    assert latest_run(tmp_path) == tmp_path / "a"
+            latest_run()
+    monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
+    assert latest_run() == tmp_path / "a"
