@@ -182,7 +182,7 @@ MAX_NAMED = 20
 def run_row(path: Path) -> dict[str, str]:
     """Return the row of a run, or the reason why it cannot be read."""
     folder = RunFolder.open(path)
-    row = {"run": folder.run_id, "date": "", "fleets": "", "suite": "", "progress": ""}
+    row = {"run": path.resolve().name, "date": "", "fleets": "", "suite": "", "progress": ""}
     try:
         planned = plan_from_json(folder.read_plan(), str(folder.plan_path))
         row["date"] = f"{datetime.fromisoformat(planned.created_at):%Y-%m-%d %H:%M}"
@@ -305,14 +305,14 @@ def measure(
     def store(event: Event) -> None:
         if not isinstance(event, JobStep | ImageProgress):
             with storing(folder):
-                journal.append(event_document(event))
+                append(event_document(event))
 
     with storing(folder):
         folder.complete()
         shown = make_display(how.display, Console(stderr=True), state)
         with (
             controlling(folder.path),
-            folder.journal() as journal,
+            folder.journal() as append,
             shown,
             ThreadPoolExecutor(1) as reports,
             signals_handled(interrupted),

@@ -12,20 +12,12 @@ from results.schema.version import __version__
 
 __all__ = ["Recommendation", "Runs", "UserError", "__version__", "read_runs"]
 
-_HOMES = {
-    "Recommendation": "results.api",
-    "Runs": "results.api",
-    "UserError": "results.errors",
-    "read_runs": "results.api",
-}
-"""Modules of the names that are imported on first use; `__init__.pyi` declares them for type checkers."""
-
 
 def __getattr__(name: str) -> object:
-    """Import a public name on first use."""
-    if name not in _HOMES:
+    """Import a public name on first use; `__init__.pyi` declares them for type checkers."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    value: object = getattr(importlib.import_module("results.api"), name)
     globals()[name] = value
     return value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from results.compare.comparison import compare, fleets_of
 from results.compare.means import COMPARISON_COLUMNS, comparison_rows, ends
 from results.errors import BadQuestion, UnknownFleet, UserError
 from results.recommend.answer import advise
-from results.recommend.options import MODES, Advice, RentalOption, read_questions
+from results.recommend.options import MODES, Advice, RentalOption, listed, read_questions
 from results.runs.store import latest_run, report_place, stored_records, write_file
 from results.table.columns import NUMBER, SOFTWARE_COLUMNS, TEXT, WHOLE, Value
 from results.table.fleets import FleetRate, fleet_rates
@@ -75,30 +75,21 @@ class Runs:
 
     Attributes:
         sources: The run folders, run ids or record files that were read.
+        table: One row per fleet, host, GPU, case and software, with means and intervals: see `COLUMNS`.
         repeats: One row per record, including failures: `fleet`, `host`, `run`, `repeat`, `started_at` (UTC), `status`,
             `cause`, the case's columns, `unit`, and the measured figures: `samples_per_second`, `step_p50_seconds`, …
             Names and units are those of `COLUMNS`; a cell is empty (NA) if nothing was measured, or not to be
             trusted: a suspect record is `invalid`, and `cause` says why.
+        fleets: Names of the fleets that were measured.
+        problems: Notes on the tables, including what is missing from them, one line each.
     """
 
     sources: tuple[str, ...]
+    table: pd.DataFrame = field(repr=False, compare=False)
     repeats: pd.DataFrame = field(repr=False, compare=False)
+    fleets: list[str]
+    problems: list[str]
     _merged: Merged = field(repr=False, compare=False)
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """Return one row per fleet, host, GPU, case and software, with means and intervals: see `COLUMNS`."""
-        return self._merged.table
-
-    @property
-    def problems(self) -> list[str]:
-        """Notes on the tables, including what is missing from them, one line each."""
-        return self._merged.problems
-
-    @property
-    def fleets(self) -> list[str]:
-        """Names of the fleets that were measured."""
-        return fleets_of(self._merged.rates)
 
     def compare(self, a: str, b: str, *, baseline: Runs | None = None, by: str | Sequence[str] = ()) -> pd.DataFrame:
         """Compare the throughput of two fleets, case by case.
@@ -120,7 +111,7 @@ class Runs:
         Raises:
             UserError: a fleet is not in the runs (`UnknownFleet`), or a column is unknown (`BadQuestion`).
         """
-        by = _texts(by)
+        by = listed(by)
         unknown = [name for name in by if name not in SOFTWARE_COLUMNS]
         if unknown:
             raise BadQuestion(f"by: must be among {', '.join(SOFTWARE_COLUMNS)}. Received: {', '.join(unknown)}")
@@ -162,14 +153,12 @@ class Runs:
         """
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
+        models, measured = (
+            [model] if isinstance(model, str) else model,
+            [rate.case.model for rate in self._merged.rates],
+        )
         questions = read_questions(
-            model=_texts(model),
-            precision=",".join(_texts(precision)),
-            num_gpus=",".join(_texts(num_gpus)),
-            mode=mode,
-            gpus=",".join(_texts(gpus)),
-            measured=[rate.case.model for rate in self._merged.rates],
-            **limits,
+            model=models, precision=precision, num_gpus=num_gpus, mode=mode, gpus=gpus, measured=measured, **limits
         )
         advices, remarks = advise(questions, self._merged.rates, _typed(prices), [Path(name) for name in price_files])
         lines = [*(advice.sentence for advice in advices), *remarks]
@@ -225,18 +214,11 @@ def read_runs(*sources: Name) -> Runs:
     """
     names = tuple(os.fspath(source) for source in sources) or (str(latest_run()),)
     merged = merge_records(stored_records(names))
-    return Runs(names, merged.all_repeats, merged)
+    return Runs(names, merged.table, merged.all_repeats, fleets_of(merged.rates), merged.problems, merged)
 
 
 def _frame(rows: Sequence[Mapping[str, Value]], columns: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(columns), dtype=object).astype(dict(columns))
-
-
-def _texts(values: object) -> list[str]:
-    """Return one value, or each of several, as a text."""
-    if isinstance(values, Iterable) and not isinstance(values, str):
-        return [str(value) for value in values]
-    return [str(values)]
 
 
 def _typed(prices: Mapping[str, float] | None) -> list[str]:

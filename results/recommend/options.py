@@ -384,10 +384,10 @@ def measured_questions(cases: Iterable[Case]) -> list[RentalQuestion]:
 def read_questions(
     *,
     model: Sequence[str] = (),
-    precision: str = "fp16",
-    num_gpus: str = "1",
+    precision: str | Sequence[str] = "fp16",
+    num_gpus: str | int | Sequence[int] = "1",
     mode: str | None = None,
-    gpus: str = "",
+    gpus: str | Sequence[str] = "",
     measured: Collection[str] = (),
     **limits: float | None,
 ) -> list[RentalQuestion]:
@@ -408,13 +408,13 @@ def read_questions(
     for name, value in limits.items():
         if value is not None and not (isinstance(value, SupportsFloat) and 0 < float(value) < math.inf):
             raise BadQuestion(f"--{name}: must be a number above 0. Received: {value}")
-    numbers, precisions = _listed(num_gpus), _listed(precision)
-    if not all(number.isdecimal() and int(number) for number in numbers):
+    numbers, precisions = listed(num_gpus), listed(precision)
+    if not numbers or not all(number.isdecimal() and int(number) for number in numbers):
         raise BadQuestion(f"--num-gpus: must be whole numbers above 0, e.g. 1,4. Received: {num_gpus!r}")
     if unknown := [name for name in precisions if name not in [*Precision]]:
         raise BadQuestion(f"--precision: must be among {', '.join(Precision)}. Received: {', '.join(unknown)!r}")
     counts = tuple(map(int, numbers))
-    families = tuple(family for name in _listed(gpus) if name for family in _asked(name, counts))
+    families = tuple(family for name in listed(gpus) if name for family in _asked(name, counts))
     asked = [_network(text, measured) for text in model or ["resnet50"]]
     return [
         RentalQuestion(
@@ -430,8 +430,10 @@ def read_questions(
     ]
 
 
-def _listed(text: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in str(text).split(",")))
+def listed(values: object) -> list[str]:
+    """Return one value, or each of several, as texts; names may be separated by commas."""
+    several = values if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    return list(dict.fromkeys(name.strip() for value in several for name in str(value).split(",")))
 
 
 def _network(text: str, measured: Collection[str]) -> str:

@@ -15,8 +15,8 @@ import re
 import stat
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from results.errors import NotARun, UserError
 from results.runs.reading import from_json
 from results.schema import Record
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
-from results.text import path_text
+from results.text import counted, path_text
 
 MAX_NAME_LENGTH = 200
 """Longest run or job id: file systems allow 255 bytes, including suffixes."""
@@ -76,47 +76,27 @@ class ReadingNotes:
 
     def lines(self) -> list[str]:
         """Return one line per problem and run, which names its first file."""
-        return [f"{_named(files)}: {problem}" for (_, problem), files in self._files.items()]
+        lines = []
+        for (_, problem), (first, *others) in self._files.items():
+            more = f" and {counted(len(others), 'other')} of this run" if others else ""
+            lines.append(f"{path_text(first)}{more}: {problem}")
+        return lines
 
 
-class Journal:
-    """Appends events to a run, each in one system call; callers take turns.
-
-    Args:
-        path: The file; created if missing.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a+b", buffering=0)
-        size = self._file.tell()
-        # A controller that died while writing left an incomplete line. Without a newline the next event is lost too.
-        if size and os.pread(self._file.fileno(), 1, size - 1) != b"\n":
-            self._file.write(b"\n")
-
-    def append(self, document: dict[str, Any]) -> None:
-        """Append one event; does nothing after `close`: an abandoned thread may be late.
-
-        Raises:
-            ValueError: A number is not finite.
-        """
-        line = f"{_LINE.encode(document)}\n".encode("utf-8", "backslashreplace")  # a path may hold any bytes
-        if not self._file.closed:
-            os.write(self._file.fileno(), line)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-@dataclass(frozen=True)
 class RunFolder:
     """One run on disk; use `create` or `open`.
 
     Attributes:
         path: The folder; its name is the run's id.
+        plan_path: The frozen plan.
+        events_path: The events, one JSON object per line.
+        table_path: The merged table.
+        report_path: The report.
     """
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path, self.plan_path, self.events_path = path, path / "plan.json", path / "events.jsonl"
+        self.table_path, self.report_path = path / "results.csv", path / "report.html"
 
     @staticmethod
     def new_path(runs_dir: Path, run_id: str) -> Path:
@@ -166,31 +146,6 @@ class RunFolder:
         for name in ("records", "logs"):
             (self.path / name).mkdir(exist_ok=True)
 
-    @property
-    def run_id(self) -> str:
-        """Name of the run."""
-        return self.path.resolve().name
-
-    @property
-    def plan_path(self) -> Path:
-        """The frozen plan."""
-        return self.path / "plan.json"
-
-    @property
-    def events_path(self) -> Path:
-        """The events, one JSON object per line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def table_path(self) -> Path:
-        """The merged table."""
-        return self.path / "results.csv"
-
-    @property
-    def report_path(self) -> Path:
-        """The report."""
-        return self.path / "report.html"
-
     def record_path(self, job_id: str) -> Path:
         """Return the path of a job's record; UserError if the id cannot be a file name."""
         return self.path / "records" / f"{_checked_name(job_id, 'job id')}.json"
@@ -215,9 +170,25 @@ class RunFolder:
             why = "A run that ended before its plan was written, or was copied without it, has none."
             raise NotARun(f"{self.plan_path}: cannot be read: {error.strerror}. {why}") from error
 
-    def journal(self) -> closing[Journal]:
-        """Open the events for appending, within a `with` block."""
-        return closing(Journal(self.events_path))
+    @contextmanager
+    def journal(self) -> Iterator[Callable[[dict[str, Any]], None]]:
+        """Open the events; yields what appends one, in one system call; callers take turns.
+
+        It does nothing after the block, because an abandoned thread may be late. It raises `ValueError` if a number is
+        not finite.
+        """
+        with self.events_path.open("a+b", buffering=0) as file:
+            size = file.tell()
+            # A controller that died while writing left an incomplete line. Without a newline the next is lost too.
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                file.write(b"\n")
+
+            def append(document: dict[str, Any]) -> None:
+                line = f"{_LINE.encode(document)}\n".encode("utf-8", "backslashreplace")  # a path may hold any bytes
+                if not file.closed:
+                    os.write(file.fileno(), line)
+
+            yield append
 
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in order; lines left incomplete by a crash are skipped."""
@@ -359,11 +330,6 @@ def _planned_at(run: Path) -> float:
     """Return the modification time of the plan, else of the folder, in seconds since the epoch."""
     plan = run / "plan.json"
     return (plan if _is_file(plan) else run).stat().st_mtime
-
-
-def _named(files: Sequence[Path]) -> str:
-    others = len(files) - 1
-    return path_text(files[0]) + (f" and {others} other{'s' if others > 1 else ''} of this run" if others else "")
 
 
 def _checked_name(name: str, what: str) -> str:

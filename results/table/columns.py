@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from results.schema import SETTINGS, Case, Device, Measurement, Record, Telemetry, kind_of
+from results.schema import SETTINGS, Case, Device, Record, kind_of
 from results.text import printable
 
 Value = str | float | bool | None
@@ -238,29 +238,6 @@ CASE_COLUMNS: tuple[str, ...] = tuple(SETTINGS)
 
 OF_REPEAT: tuple[str, ...] = tuple(name for name, column in COLUMNS.items() if column.over)
 """Columns of the measured values of a repeat."""
-
-
-_OF_TELEMETRY = {item.name for item in fields(Telemetry)}
-
-
-def values_of_repeat(measured: Measurement, telemetry: Telemetry) -> list[float | None]:
-    """Return the measured values of a repeat, in the order of `OF_REPEAT`; most are fields of that name."""
-    known = {name: getattr(telemetry if name in _OF_TELEMETRY else measured, name, None) for name in OF_REPEAT}
-    if measured.latency:
-        known |= {f"latency_{name}": value for name, value in vars(measured.latency).items() if name != "step_seconds"}
-    if telemetry.energy_joules:
-        known["samples_per_joule"] = measured.samples / telemetry.energy_joules
-    return [*known.values()]
-
-
-REPEAT_COLUMNS: dict[str, Column] = {
-    **{name: COLUMNS[name] for name in ("fleet", "host")},
-    "run": Column("The run, or the file of a record without an orchestrator."),
-    "repeat": Column("Number of the repeat, from 1.", dtype=WHOLE),
-    "started_at": Column("ISO 8601.", "UTC"),
-    **{name: COLUMNS[name] for name in ("status", "cause", *CASE_COLUMNS, "unit", *OF_REPEAT)},
-}
-"""Columns of the table of repeats, where numbers are those of one repeat."""
 
 NO_ORIGIN = "-"
 """Host of a record without an orchestrator; also its fleet, if its device is unknown."""

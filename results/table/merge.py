@@ -24,39 +24,32 @@ import pandas as pd
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import WINOGRAD, work_of
 from results.runs.store import ReadingNotes, StoredRecord
-from results.schema import Device, Measurement, Record, Status, Telemetry
+from results.schema import Device, Measurement, Record, Status
 from results.schema.enums import SUSPECT
 from results.stats import estimate_of_runs, t_quantile
-from results.table.columns import (
-    CASE_COLUMNS,
-    COLUMNS,
-    OF_REPEAT,
-    REPEAT_COLUMNS,
-    Column,
-    Row,
-    Software,
-    place_of,
-    software_of,
-    values_of_repeat,
-)
+from results.table.columns import CASE_COLUMNS, COLUMNS, OF_REPEAT, WHOLE, Column, Row, Software, place_of, software_of
 from results.table.comparable import case_labels, grouped
 from results.table.fleets import FleetRate, fleet_rates
 from results.text import counted, path_text, printable, significant
 
-_NOTHING = Telemetry()
+REPEAT_COLUMNS: dict[str, Column] = {
+    **{name: COLUMNS[name] for name in ("fleet", "host")},
+    "run": Column("The run, or the file of a record without an orchestrator."),
+    "repeat": Column("Number of the repeat, from 1.", dtype=WHOLE),
+    "started_at": Column("ISO 8601.", "UTC"),
+    **{name: COLUMNS[name] for name in ("status", "cause", *CASE_COLUMNS, "unit", *OF_REPEAT)},
+}
+"""Columns of the table of repeats, where numbers are those of one repeat."""
 
 Repeat = Any
 """A record in tables: attributes of `_Repeat`. `number` identifies its `place`, `device` is the record if it is that of
 a device, `doubt` says why it is suspect, `steps` is a hash of its step times; `OF_REPEAT` are None without a number."""
 
-_Repeat = make_dataclass(
-    "_Repeat",
-    (
-        *("place", "number", "software", "run", "repeat", "started_at", "status", "cause", "warnings", "device"),
-        *("usd_per_gpu_hour", "unit", "input_size", "doubt", "steps", *OF_REPEAT),
-    ),
-    slots=True,
-)
+_OF_RECORD = ("place", "number", "software", "run", "repeat", "started_at", "status", "cause", "codes", "device", "usd")
+
+_OF_NUMBER = [(name, Any, None) for name in ("unit", "input_size", "doubt", "steps", *OF_REPEAT)]
+
+_Repeat = make_dataclass("_Repeat", [*_OF_RECORD, *_OF_NUMBER], slots=True)
 
 
 @dataclass(frozen=True)
@@ -164,15 +157,24 @@ def _repeat(path: Path, record: Record, numbers: dict[Any, int], limits: dict[An
     cause, codes = record.cause and printable(record.cause), {warning.code for warning in record.warnings}
     measured = record.measurement if record.status is Status.OK and software is not None else None
     device = record if record.status is Status.OK and record.device_results else None
-    cells = [place, number, software, run, repeat, record.started_at, str(record.status), cause, codes, device]
-    cells += [origin and origin.usd_per_gpu_hour]
+    usd = origin and origin.usd_per_gpu_hour
+    one = _Repeat(
+        place, number, software, run, repeat, record.started_at, str(record.status), cause, codes, device, usd
+    )
     if measured is None or device:
-        return _Repeat(*cells, *[None] * (4 + len(OF_REPEAT)))
+        return one
     if (number, software) not in limits:  # one case and hardware
         limits[number, software] = highest_rate(record)
-    doubt = _own_doubt(record, measured, limits[number, software])
-    cells += [printable(measured.unit), measured.image_size or measured.sequence_length, doubt, _step_times(measured)]
-    return _Repeat(*cells, *values_of_repeat(measured, record.telemetry or _NOTHING))
+    one.unit, one.input_size = printable(measured.unit), measured.image_size or measured.sequence_length
+    one.doubt, one.steps = _own_doubt(record, measured, limits[number, software]), _step_times(measured)
+    for name in OF_REPEAT:  # most are fields of that name
+        setattr(one, name, getattr(measured, name, getattr(record.telemetry, name, None)))
+    if latency := measured.latency:
+        quantiles = latency.p50_seconds, latency.p95_seconds, latency.p99_seconds
+        one.latency_p50_seconds, one.latency_p95_seconds, one.latency_p99_seconds = quantiles
+    if record.telemetry and record.telemetry.energy_joules:
+        one.samples_per_joule = measured.samples / record.telemetry.energy_joules
+    return one
 
 
 def _own_doubt(record: Record, measured: Measurement, most: float) -> str | None:
@@ -273,10 +275,10 @@ def _row(repeats: Sequence[Repeat]) -> Row:
     numbers = {name: _OVER[COLUMNS[name].over](values) if (values := _known(ok, name)) else None for name in OF_REPEAT}
     failed = [one.status for one in repeats if one.status != Status.OK]
     causes = (one.cause if one.doubt else f"{one.status}: {one.cause}" for one in repeats if one.cause)
-    codes = Counter(code for one in repeats for code in one.warnings | ({SUSPECT} if one.doubt else set()))
+    codes = Counter(code for one in repeats for code in one.codes | ({SUSPECT} if one.doubt else set()))
     some = {code: "" if count == len(repeats) else f" ({count} of {len(repeats)})" for code, count in codes.items()}
     latest = sorted(repeats, key=operator.attrgetter("started_at"))
-    prices = _known(latest, "usd_per_gpu_hour")
+    prices = _known(latest, "usd")
     return _Row(
         **place._asdict(),
         **{name: getattr(place.case, name) for name in (*CASE_COLUMNS, "global_batch")},

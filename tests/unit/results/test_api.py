@@ -18,7 +18,8 @@ import pytest
 import results
 import results.__main__ as program
 from results.errors import BadQuestion, NotARun, UnknownFleet, UserError
-from results.table.columns import COLUMNS, REPEAT_COLUMNS
+from results.table.columns import COLUMNS
+from results.table.merge import REPEAT_COLUMNS
 from tests.support import PROJECT
 from tests.unit.results.factory import make_case, make_environment, make_failure, make_origin, repeats, write_run
 

@@ -40,16 +40,16 @@ def test_a_plan_that_cannot_be_read_is_named(run):
 
 def test_events_are_read_in_order_and_a_torn_line_is_passed_over(run):
     assert list(run.read_events()) == []
-    with run.journal() as journal:
-        journal.append({"n": 1})
+    with run.journal() as append:
+        append({"n": 1})
     with run.events_path.open("a") as file:
         file.write('{"n": ')  # the controller died here
     assert list(run.read_events()) == [{"n": 1}]
-    with RunFolder.open(run.path).journal() as journal:
-        journal.append({"n": 2})
-        journal.append({"n": 3})
+    with RunFolder.open(run.path).journal() as append:
+        append({"n": 2})
+        append({"n": 3})
     other = os.open(run.path / "other", os.O_RDWR | os.O_CREAT)  # gets the number of the closed one
-    journal.append({"n": 4})
+    append({"n": 4})
     assert os.fstat(other).st_size == 0, "a late event went into another file"
     os.close(other)
     assert list(run.read_events()) == [{"n": 1}, {"n": 2}, {"n": 3}]
