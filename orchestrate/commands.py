@@ -61,21 +61,20 @@ def suites(name: Annotated[str | None, flag("name or file of a suite", metavar="
 
 def suites_grid(name: str | None) -> Grid:
     """Return a grid with a row per suite, or per case of one suite."""
-    from orchestrate.suites import read_suite, suite_names
+    from orchestrate.suites import Suite, read_suite, suite_names
     from results.schema import Device
-    from results.text_table import Grid
+    from results.text_table import grid_of
+
+    def row(name: str, suite: Suite) -> dict[str, str]:
+        numbers = {"cases>": str(len(suite.cases_on(Device.GPU))), "repeats>": str(suite.repeats)}
+        return {"suite": name, "what it measures": suite.description, **numbers}
 
     if name is None:
-        suites = {name: read_suite(name) for name in suite_names()}
-        rows = [
-            [name, suite.description, str(len(suite.cases_on(Device.GPU))), str(suite.repeats)]
-            for name, suite in suites.items()
-        ]
-        return Grid("", ["suite", "what it measures", "cases>", "repeats>"], rows)
+        return grid_of("", [row(name, read_suite(name)) for name in suite_names()])
     suite = read_suite(name)
     cases = suite.cases_on(Device.GPU)
     notes = [f"{counted(len(cases), 'case')} on GPUs, {suite.repeats} repeats each"]
-    return Grid(f"{name}: {suite.description}", ["case"], [[case.name] for case in cases], notes)
+    return grid_of(f"{name}: {suite.description}", [{"case": case.name} for case in cases], notes)
 
 
 def check(
@@ -198,7 +197,7 @@ def runs(*, format: TextOrJSON = "text") -> int:
     from orchestrate.display.display import notify
     from orchestrate.session import run_row
     from results.runs.store import run_folders, runs_dir
-    from results.text_table import Grid
+    from results.text_table import grid_of
 
     rows = sorted(map(run_row, run_folders()), key=lambda row: row["date"], reverse=True)
     if format == "json":
@@ -206,7 +205,7 @@ def runs(*, format: TextOrJSON = "text") -> int:
     elif not rows:
         notify(f"{runs_dir()}: no run found here. Start one: {command_line('orchestrate', 'run')}")
     else:
-        print_parts("text", Grid("", [*rows[0]], [[*row.values()] for row in rows], optional=("suite",)))
+        print_parts("text", grid_of("", rows, optional=("suite",)))
     return ExitCode.OK
 
 

@@ -139,20 +139,17 @@ def read_json(text: str | bytes, limit: int, values: int = MAX_VALUES) -> Any:  
         raise ValueError(f"it has more than {values} values")
     try:
         document = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+        _require_shallow(document, MAX_DEPTH)
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
-    level, depth = [document], 0
-    while level := [item for node in level for item in _children(node)]:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     return document
 
 
-def _children(node: object) -> list[Any]:
-    """Return the objects and lists directly in a parsed JSON value."""
-    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return [value for value in values if isinstance(value, dict | list)]
+def _require_shallow(value: object, levels: int) -> None:
+    if levels < 0:
+        raise RecursionError
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_shallow(item, levels - 1)
 
 
 def _integer(digits: str) -> int:

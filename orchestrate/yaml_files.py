@@ -149,7 +149,7 @@ class Document:
     def __init__(self, path: Path) -> None:
         self.name, self.folder = plain_text(str(path)), path.parent
         self._lines: dict[Path_, int] = {}  # of every key and list item, from 1
-        self._problems: list[tuple[int, str]] = []  # lines and texts of mistakes
+        self._problems: dict[tuple[int, str], str] = {}  # texts by line and by what is wrong, which unions say twice
         self._yaml = YAML(typ="safe", pure=True)  # "rt" would also parse comments
         self._yaml.composer.warn_double_anchors = False  # valid YAML: an alias refers to the last
         try:
@@ -183,7 +183,7 @@ class Document:
             elif (key := str(key_node.value)) in converted:
                 first = self._lines[(*path, key)]
                 text = f"{shown(key)} appears twice, also in line {first}. Remove or rename one of them"
-                self._problems.append((line, text))
+                self._problems[line, text] = text
             else:
                 self._lines[(*path, key)] = line
                 converted[key] = self._plain(value_node, (*path, key))
@@ -203,7 +203,7 @@ class Document:
                 place = f"{str(parent)[:-1]} {part}: "
             elif parent == "cases" and isinstance(part, int):
                 place = f"case {part + 1}: "
-        self._problems.append((self.line(path), f"{plain_text(place, 200)}{text}"))
+        self._problems[self.line(path), place + text.partition(" Received: ")[0]] = f"{plain_text(place, 200)}{text}"
 
     def validated(self, model: type[M]) -> M:
         """Return the document as a model.
@@ -226,18 +226,14 @@ class Document:
             parents: Paths of the mappings that contain a key.
             parent: Path of the mapping that contains all others.
         """
-        found = {}
         for detail in error.errors(include_url=False):
-            path = (*parents.get(next(iter(detail["loc"]), ""), parent), *detail["loc"])
-            # Each branch of a union reports the same mistake.
-            found[self.line(path), detail["msg"].partition(" Received: ")[0]] = path, detail["msg"]
-        for path, text in found.values():
-            self.problem(path, text)
+            self.problem((*parents.get(next(iter(detail["loc"]), ""), parent), *detail["loc"]), detail["msg"])
 
     def raise_problems(self) -> None:
         """Raise a DocumentError with all mistakes, sorted by line and without duplicates, if there are any."""
         if self._problems:
-            raise DocumentError([f"{self.name}:{line}: {text}" for line, text in sorted(set(self._problems))])
+            found = sorted((line, text) for (line, _), text in self._problems.items())
+            raise DocumentError([f"{self.name}:{line}: {text}" for line, text in found])
 
 
 def resolve_path(text: str, folder: Path) -> Path:

@@ -101,13 +101,9 @@ def plan_grid(plan: Plan) -> Grid:
 
 def estimate_text(estimated: RunEstimate) -> str:
     """Describe the estimated duration and cost of a run, and their basis."""
-    shares = {
-        "from earlier runs": estimated.seen,
-        "computed from the networks' work and the hosts' speed": estimated.computed,
-        "guessed": 1 - estimated.seen - estimated.computed,
-    }
-    parts = {words: share for words, share in shares.items() if share > 0.001}
-    basis = ", ".join(words if len(parts) == 1 else f"{share:.0%} {words}" for words, share in parts.items())
+    parts = estimated.basis.most_common()
+    shares = [f"{number / estimated.basis.total():.0%} {words}" for words, number in parts]
+    basis = ", ".join(shares if len(parts) > 1 else estimated.basis)
     cost = "" if estimated.usd is None else f", about {usd_text(estimated.usd)} USD"
     return f"estimate: {duration(estimated.seconds)}{cost} ({basis})"
 

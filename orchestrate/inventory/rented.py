@@ -1,6 +1,6 @@
 """`tfbench init --from`: writes rented machines as hosts.yml, from the JSON of SkyPilot, dstack, Vast.ai and RunPod.
 
-A tool is a row of `SOURCES`: in which fields of its list a machine's name, GPUs, price and address are.
+The fields of their lists have different names, so one table says where a machine's name, GPUs, price and address are.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,57 +55,44 @@ def address_of(host: str | None, port: str | None = None, user: str = "") -> str
     return text
 
 
+NAME = ("name", "label", "run_spec.run_name", "id")
+STATUS = ("actual_status", "desiredStatus", "status")
+_DSTACK = "jobs.0.job_submissions.-1.job_provisioning_data"
+GPU = ("accelerators", "gpu_name", "gpu.displayName", "machine.gpuTypeId", f"{_DSTACK}.instance_type.resources.gpus")
+"""A name, SkyPilot's `{'A4000': 1}`, or a list of objects with a name."""
+
+GPUS = ("num_gpus", "gpu.count")
+USD_PER_HOUR = ("dph_total", "adjustedCostPerHr", "costPerHr", f"{_DSTACK}.price")
+"""Where the lists of all tools have what: paths, see `value_at`, of which the first with a value counts."""
+
+PROXY_PORT = "ssh_port"
+ADDRESSES = (("public_ipaddr", "ports.22/tcp.0.HostPort"), ("publicIp", "portMappings.22"), ("ssh_host", PROXY_PORT))
+"""Host and port, of which the first that a machine has both count; the last is Vast's proxy."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """Where a tool's list has what; values are paths, see `value_at`, of which the first with a value counts.
+    """What differs between the lists of tools.
 
     Attributes:
         command: Command that prints the list.
         listed: Key of the list, in versions that print an object.
-        status: Where its status is.
-        running: The status with which it can be reached.
-        gpu: A name, SkyPilot's `{'A4000': 1}`, or a list of objects with a name.
-        nodes: Number of machines, each with an alias; empty: 1.
-        address: Returns the address from an entry and a name, which is an alias of the ssh configuration by default.
-        no_address: What to do about a machine without an address.
+        running: The status with which a machine can be reached.
+        no_address: What to do about a machine without an address; empty: names are aliases of the ssh configuration.
         notes: Comments for the whole file.
     """
 
     command: str
     listed: str = ""
-    name: tuple[str, ...]
-    status: str
     running: str
-    gpu: tuple[str, ...]
-    gpus: str = ""
-    usd_per_hour: tuple[str, ...] = ()
-    nodes: str = ""
-    address: Callable[[Any, str], str | None] = lambda _, name: address_of(name)
-    no_address: str = "not a valid ssh host name"
+    no_address: str = ""
     notes: tuple[str, ...] = ()
 
-
-def _vast_address(entry: Any, _: str) -> str | None:  # noqa: ANN401
-    """Return the direct address, else that of Vast's proxy, like `vastai ssh-url`."""
-    host, port = _text_at(entry, "public_ipaddr"), _text_at(entry, "ports.22/tcp.0.HostPort")
-    if host and port:
-        return address_of(host.strip(), port, "root@")
-    behind_jupyter = "jupyter" in (_text_at(entry, "image_runtype") or "")
-    port = f"{(_number(entry, 'ssh_port') or 0) + behind_jupyter:.0f}"
-    return address_of(_text_at(entry, "ssh_host"), port, "root@")
-
-
-_DSTACK = "jobs.0.job_submissions.-1.job_provisioning_data"
-_DSTACK_RESOURCES = f"{_DSTACK}.instance_type.resources"
 
 SOURCES = {
     "sky": Tool(
         command="sky status --output json",
-        name=("name",),
-        status="status",
         running="UP",
-        gpu=("accelerators",),
-        nodes="nodes",
         notes=(
             "The names of hosts are ssh aliases, which `sky status` writes and `sky down` removes.",
             "SkyPilot reports no prices: add usd_per_gpu_hour: to each fleet to see costs.",
@@ -116,11 +102,7 @@ SOURCES = {
     "dstack": Tool(
         command="dstack ps --json",
         listed="runs",
-        name=("run_spec.run_name",),
-        status="status",
         running="running",
-        gpu=(f"{_DSTACK_RESOURCES}.gpus",),
-        usd_per_hour=(f"{_DSTACK}.price",),
         notes=(
             "The names of hosts are ssh aliases, which exist while `dstack attach NAME` runs: start one for each host,",
             "in a terminal of its own, before `tfbench check`. dstack attaches to the first job of a run only.",
@@ -129,32 +111,28 @@ SOURCES = {
     "vast": Tool(
         command="vastai show instances --raw",
         listed="instances",
-        name=("label", "id"),
-        status="actual_status",
         running="running",
-        gpu=("gpu_name",),
-        gpus="num_gpus",
-        usd_per_hour=("dph_total",),
-        address=_vast_address,
         no_address="no ssh address. Start it with ssh (runtype ssh)",
         notes=("Prices are those of Vast's dph_total: GPU and disk, without traffic.",),
     ),
     "runpod": Tool(
         command='curl -H "Authorization: Bearer $RUNPOD_API_KEY" "https://rest.runpod.io/v1/pods?includeMachine=true"',
-        name=("name", "id"),
-        status="desiredStatus",
         running="RUNNING",
-        gpu=("gpu.displayName", "machine.gpuTypeId"),
-        gpus="gpu.count",
-        usd_per_hour=("adjustedCostPerHr", "costPerHr"),
-        address=lambda entry, _: address_of(
-            _text_at(entry, "publicIp"), _text_at(entry, "portMappings.22") or "", "root@"
-        ),
         no_address="no public address for port 22. RunPod's proxy (ssh.runpod.io) does not pass on commands: "
         "use a template with 22/tcp, and a machine with a public IP address",
     ),
 }
 """By name of the tool."""
+
+
+def _address(entry: object) -> str | None:
+    """Return the direct address of a machine, else that of Vast's proxy, like `vastai ssh-url`; None: it has none."""
+    for host_at, port_at in ADDRESSES:
+        host, port = _text_at(entry, host_at), _number(entry, port_at) or 0
+        if host and port:
+            behind_jupyter = port_at == PROXY_PORT and "jupyter" in (_text_at(entry, "image_runtype") or "")
+            return address_of(host.strip(), f"{port + behind_jupyter:.0f}", "root@")
+    return None
 
 
 def import_hosts(source: str, path: str) -> str:
@@ -181,16 +159,16 @@ def import_hosts(source: str, path: str) -> str:
     fleets: dict[str, list[str]] = {}
     names, excluded = set[str](), list[str]()
     for entry in listed:
-        name = _text_at(entry, *tool.name) or source
+        name = _text_at(entry, *NAME) or source
         name = f"{source}-{name}" if name.isdigit() else name
-        status, nodes = _text_at(entry, tool.status), int(_number(entry, tool.nodes) or 1)
+        status, nodes = _text_at(entry, *STATUS), int(_number(entry, "nodes") or 1)
         for machine in (name, *(f"{name}-worker{number}" for number in range(1, nodes))):
             if status != tool.running:
                 excluded.append(f"{name}: its status is {status}, not {tool.running}")
-            elif (address := tool.address(entry, machine)) is None:
-                excluded.append(f"{machine}: {tool.no_address}")
+            elif (address := _address(entry) if tool.no_address else address_of(machine)) is None:
+                excluded.append(f"{machine}: {tool.no_address or 'not a valid ssh host name'}")
             else:
-                fleet, line = _described(tool, entry, _unique(machine, names), address)
+                fleet, line = _described(entry, _unique(machine, names), address)
                 fleets.setdefault(fleet, []).append(line)
     if not fleets:
         reasons = "\n".join(f"  {_comment(reason)}" for reason in excluded) or "  it is empty"
@@ -202,25 +180,19 @@ def import_hosts(source: str, path: str) -> str:
     return "\n".join([*head, *body, *tail]) + "\n"
 
 
-def _described(tool: Tool, entry: object, name: str, address: str) -> tuple[str, str]:
+def _described(entry: object, name: str, address: str) -> tuple[str, str]:
     """Return the fleet of a machine, and its line in `hosts.yml`."""
-    gpu, count = _gpus(next(filter(None, (value_at(entry, path) for path in tool.gpu)), None))
-    count = count or int(_number(entry, tool.gpus) or 0)
-    text, usd_per_hour = f"ssh: {json.dumps(address)}", _number(entry, *tool.usd_per_hour)
+    gpu, count = next(filter(None, (value_at(entry, path) for path in GPU)), None), int(_number(entry, *GPUS) or 0)
+    if isinstance(gpu, list):
+        names, count = {_text_at(one, "name") for one in gpu}, len(gpu)
+        gpu = names.pop() if len(names) == 1 else None
+    elif isinstance(gpu, str) and (read := _SKY_GPUS.fullmatch(gpu)):
+        gpu, count = read[1], int(read[2])
+    text, usd_per_hour = f"ssh: {json.dumps(address)}", _number(entry, *USD_PER_HOUR)
     if usd_per_hour is not None:
         text += f", usd_per_gpu_hour: {round(usd_per_hour / (count or 1), 4):g}"
-    comment = "" if gpu is None else f"   # {count or '?'} × {_comment(gpu)}"
-    return fleet_name(gpu), f"      {name}: {{{text}}}{comment}"
-
-
-def _gpus(value: object) -> tuple[str | None, int | None]:
-    """Return the name and number of GPUs, as far as `Tool.gpu` has them."""
-    if isinstance(value, list):
-        names = {_text_at(gpu, "name") for gpu in value}
-        return (names.pop() if len(names) == 1 else None), len(value)
-    if isinstance(value, str) and (read := _SKY_GPUS.fullmatch(value)):
-        return read[1], int(read[2])
-    return (value, None) if isinstance(value, str) else (None, None)
+    comment = f"   # {count or '?'} × {_comment(gpu)}" if isinstance(gpu, str) else ""
+    return fleet_name(gpu if isinstance(gpu, str) else None), f"      {name}: {{{text}}}{comment}"
 
 
 def _number(entry: object, *paths: str) -> float | None:

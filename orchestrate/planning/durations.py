@@ -12,7 +12,7 @@ import itertools
 import json
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +96,12 @@ class Durations:
         """Return the seconds of a repeat, or a guess if unknown."""
         key = fleet, case
         return self.seen.get(key, self.computed.get(key, GUESSED_REPEAT_SECONDS))
+
+    def source(self, fleet: str, case: str) -> str:
+        """Say where `seconds` are from."""
+        if (fleet, case) in self.seen:
+            return "from earlier runs"
+        return "computed from the networks' work and the hosts' speed" if (fleet, case) in self.computed else "guessed"
 
 
 def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
@@ -184,14 +190,12 @@ class RunEstimate:
     Attributes:
         seconds: Until the slowest host is done.
         usd: All hosts together, without the time in which they wait for others; None: not every host has a price.
-        seen: Share of repeats with a duration from earlier runs, 0 to 1.
-        computed: Share of repeats with a computed duration; the rest is guessed.
+        basis: Number of repeats by where their durations are from, in words.
     """
 
     seconds: float
     usd: float | None
-    seen: float
-    computed: float = 0.0
+    basis: Counter[str]
 
 
 def _timelines(plan: Plan, durations: Durations) -> Iterator[tuple[list[Job], list[float], float | None]]:
@@ -211,12 +215,9 @@ def _timelines(plan: Plan, durations: Durations) -> Iterator[tuple[list[Job], li
 def estimate(plan: Plan, durations: Durations) -> RunEstimate:
     """Estimate duration and cost of a plan."""
     hosts = list(_timelines(plan, durations))
-    keys = [(job.origin.fleet, job.case.name) for jobs, _, _ in hosts for job in jobs]
+    basis = Counter(durations.source(job.origin.fleet, job.case.name) for jobs, _, _ in hosts for job in jobs)
     usd = [ends[-1] * cost for _, ends, cost in hosts if cost is not None]
-    count, unseen = max(1, len(keys)), [key for key in keys if key not in durations.seen]
-    seen, computed = 1 - len(unseen) / count, sum(key in durations.computed for key in unseen) / count
-    seconds = max(ends[-1] for _, ends, _ in hosts)
-    return RunEstimate(seconds, sum(usd) if len(usd) == len(hosts) else None, seen, computed)
+    return RunEstimate(max(ends[-1] for _, ends, _ in hosts), sum(usd) if len(usd) == len(hosts) else None, basis)
 
 
 def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
