@@ -42,7 +42,7 @@ from orchestrate.running.context import RunContext, Stop, storing
 from orchestrate.running.controller import controlling, is_controlled, tune_process
 from orchestrate.running.probing import MakeLauncher, probe_hosts, query_hosts
 from orchestrate.running.run import execute, make_launcher
-from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
+from orchestrate.running.state import TRIED_AGAIN, RunState
 from orchestrate.suites import read_suite
 from results.commands import print_json, print_parts
 from results.program import command_line, started_as_tfbench
@@ -203,7 +203,7 @@ def deep_check(hosts: list[Host], probed: Mapping[HostPlace, Facts | str], forma
     """Measure all answering hosts in parallel, print a verdict on each, and return the exit code."""
     planned = plan_deep_check(hosts, probed, new_run_id())
     folder = new_folder(runs_dir() / FOLDER / planned.run_id, planned)
-    _, stopped = measure(planned, folder, How(), RunState(planned), TRIED_AGAIN)
+    stopped = measure(planned, folder, How(), RunState(planned))
     records = [folder.read_record(entry.jobs[0].id) if entry.jobs else None for entry in planned.hosts]
     checked = judge(list(map(checked_host, planned.hosts, records)))
     if format == "json":
@@ -272,10 +272,12 @@ def carry_out(planned: Plan, folder: RunFolder, how: How, again: frozenset[Statu
             fitting = fitting_repeats(planned, durations, how.max_cost)
             limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd or 0.0)} USD"
             notify(f"{limits}: it allows about {fitting} of {counted(len(planned.jobs), 'repeat')}")
-    outcome, stopped = measure(planned, folder, how, RunState(planned, durations), again)
+    state = RunState(planned, durations)
+    stopped = measure(planned, folder, how, state, again)
+    outcome = state.outcome()
     with storing(folder):
         show_results(folder, outcome.ok + outcome.failed, quiet=how.display == "json", report=how.report)
-    notify(*outcome.answers)
+    notify(*state.early.answers)
     if stopped and outcome.missing + outcome.stopped:
         notify(f"stopped. {resume_hint(folder)}")
         return ExitCode.STOPPED
@@ -283,14 +285,14 @@ def carry_out(planned: Plan, folder: RunFolder, how: How, again: frozenset[Statu
 
 
 def measure(
-    planned: Plan, folder: RunFolder, how: How, state: RunState, again: frozenset[Status]
-) -> tuple[RunOutcome, bool]:
+    planned: Plan, folder: RunFolder, how: How, state: RunState, again: frozenset[Status] = TRIED_AGAIN
+) -> bool:
     """Execute a plan under control of this process: lock its folder, and store, reduce and show its events.
 
     Ctrl-C, SIGTERM and SIGHUP stop it: the first starts no new repeats, the second ends running ones.
 
     Returns:
-        The outcome, and whether the user stopped it.
+        Whether the user stopped it.
     """
     bus, stop = EventBus(), Stop()
     tune_process()
@@ -320,7 +322,8 @@ def measure(
             for subscriber in (store, state.note, shown.show):
                 bus.subscribe(subscriber)
             run = RunContext(planned, folder, launcher_maker(folder.path, bus), bus, stop, how, state)
-            return execute(run, again), stop.asked
+            execute(run, again)
+            return stop.asked
 
 
 def show_results(folder: RunFolder, records: int, *, quiet: bool, report: bool) -> None:

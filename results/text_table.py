@@ -85,11 +85,6 @@ def pivoted(
     return rows.values()
 
 
-def new_table() -> Table:
-    """Return an empty table in the style of all terminal tables: one rule below the headings."""
-    return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-
-
 def print_grid(grid: Grid, console: Console) -> None:
     """Print a table to a terminal or a pipe; cells are never parsed as markup.
 
@@ -152,17 +147,30 @@ def _widths(grid: Grid, console: Console, fewest: int) -> list[int] | None:
     return None
 
 
-def _print_table(grid: Grid, widths: Sequence[int], console: Console) -> None:
-    table = new_table()
+def live_table(grid: Grid, console: Console) -> Table:
+    """Return a table for `rich.live`, without the optional columns that do not fit; no cell is wrapped."""
+    grid = replace(grid, rows=[[printable(cell).replace(" ", "\u00a0") for cell in row] for row in grid.rows])
+    if fit := _fitting(grid, console):
+        return _table(*fit)
+    least = grid.only([place for place, name in enumerate(grid.headings) if name not in grid.optional])
+    return _table(least, [max(map(cell_len, cells)) for cells in zip(least.headings, *least.rows, strict=True)])
+
+
+def _table(grid: Grid, widths: Sequence[int]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # one rule below the headings
     for name, width in zip(grid.columns, widths, strict=True):
         heading = Text(_wrapped(printable(name.removesuffix(">")), width))
         table.add_column(heading, justify="right" if name.endswith(">") else "left", no_wrap=True, width=width)
     for row in grid.rows:
         # `Text`, because rich parses the markup of a str.
         table.add_row(*(Text(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)))
+    return table
+
+
+def _print_table(grid: Grid, widths: Sequence[int], console: Console) -> None:
     before = console.width
     console.width = max(before, sum(widths) + 2 * len(widths))  # rich assumes a width for pipes
-    console.print(table)
+    console.print(_table(grid, widths))
     console.width = before
 
 

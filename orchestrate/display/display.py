@@ -10,10 +10,8 @@ import json
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from typing import IO, Self
 
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -28,7 +26,7 @@ from orchestrate.text import each, plain_text, shown
 from results.program import command_line
 from results.schema import Status
 from results.text import shortened
-from results.text_table import new_table, print_line
+from results.text_table import Grid, live_table, print_line
 
 STOPPING = "no new repeats will start; running ones will finish"
 
@@ -184,13 +182,9 @@ OTHER_LINES = 8
 """Lines of a terminal without rows: frame and heading, summary, prompt, some messages."""
 
 FEWEST_ROWS = 5
-COLUMNS = ("host", "GPU", "variant", "case", "k/n", "state", "step", "samples/s", "time left")
-RIGHT = {"k/n", "step", "samples/s", "time left"}
-DROPPED_FIRST = ("variant", "GPU", "step", "samples/s", "case", "time left")
-"""Columns that a narrow terminal omits, in this order; the others always fit, and headings are never cut."""
-
-FEWEST_CASE_LETTERS = 20
-"""Minimum width of the column of cases, the only one whose cells are cut to fit."""
+COLUMNS = ("host", "GPU", "variant", "case", "k/n>", "state", "step>", "samples/s>", "time\u00a0left>")
+DROPPED_FIRST = ("variant", "GPU", "step", "samples/s", "case", "time\u00a0left")
+"""Columns that a narrow terminal omits, in this order."""
 
 AT_WORK, DROPPED, FAILED, WAITING, DONE = KINDS = ("at work", "dropped", "done with failures", "waiting", "done")
 """Kinds of hosts, those that are shown first."""
@@ -247,12 +241,7 @@ class LiveDisplay(Display):
         order = sorted(range(len(hosts)), key=lambda index: KINDS.index(_kind(hosts[index])))
         chosen, others = [hosts[index] for index in sorted(order[:most])], [hosts[index] for index in order[most:]]
         rows = [_cells(host, self._state.seconds_left(host.entry.host.key)) for host in chosen]
-        table, widths = new_table(), fitting(rows, self._console.width)
-        for name, width in widths.items():
-            right = name in RIGHT
-            table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis", width=width)
-        for row in rows:
-            table.add_row(*(Text(cell) for name, cell in zip(COLUMNS, row, strict=True) if name in widths))
+        table = live_table(Grid("", COLUMNS, rows, optional=DROPPED_FIRST), self._console)
         lines = []
         if others:
             kinds = Counter(map(_kind, others)).most_common()
@@ -263,23 +252,6 @@ class LiveDisplay(Display):
         left = remaining(", ", self._state)
         lines.append(f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{left}")
         return Group(table, *map(Text, lines))
-
-
-def fitting(rows: Sequence[tuple[str, ...]], width: int) -> dict[str, int]:
-    """Return the columns that fit, and the width that each needs.
-
-    Args:
-        rows: Cells in the order of `COLUMNS`.
-        width: Of the terminal.
-    """
-    columns = zip(COLUMNS, *rows, strict=True)
-    wanted = {name: max(map(cell_len, (name, *cells))) for name, *cells in columns}
-    for name in (None, *DROPPED_FIRST):
-        wanted.pop(name or "", None)
-        cut = max(0, sum(wanted.values()) + 2 * len(wanted) - width)  # two spaces between columns, one around them
-        if cut <= max(0, wanted.get("case", 0) - FEWEST_CASE_LETTERS):
-            return wanted | ({"case": wanted["case"] - cut} if cut else {})
-    return wanted
 
 
 def gpu_names(facts: Facts | None) -> str:

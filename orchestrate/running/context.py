@@ -142,9 +142,8 @@ class RunContext:
         how: How the plan is executed.
         state: Subscribed to `bus`; with a limit of cost, each host has a price.
         tasks: The tasks of the run.
-        watched: A check for each running part, which ends it if it has exceeded a limit.
-        scopes: Of all calls of hosts.
-        ends_at: Deadline of all calls, in monotonic seconds.
+        deadlines: Of all calls of hosts: the scope of each, and what returns its deadline in monotonic seconds.
+        ends_at: Deadline of all calls.
     """
 
     plan: Plan
@@ -155,8 +154,7 @@ class RunContext:
     how: How
     state: RunState
     tasks: anyio.abc.TaskGroup = field(init=False)
-    watched: list[Callable[[], None]] = field(default_factory=list)
-    scopes: set[anyio.CancelScope] = field(default_factory=set)
+    deadlines: dict[anyio.CancelScope, Callable[[], float]] = field(default_factory=dict)
     ends_at: float = math.inf
     _asking: asyncio.Task[bool] | None = None
     _offline_left: float = field(default_factory=lambda: OFFLINE_SECONDS)
@@ -166,14 +164,13 @@ class RunContext:
     # -- limits of time ------------------------------------------------------------------------------------------------
 
     async def keep_limits(self) -> None:
-        """End parts that exceed their limits; once running ones are to end, wait for no host much longer."""
+        """Keep all deadlines; once running repeats are to end, wait for no host much longer."""
         while True:
             if self.stop.running.is_set():
                 self.ends_at = min(self.ends_at, time.monotonic() + STOP_SECONDS)
-                for scope in self.scopes:
-                    scope.deadline = min(scope.deadline, self.ends_at)
-            for check in list(self.watched):
-                check()
+            for scope, deadline in list(self.deadlines.items()):
+                if (ends_at := min(deadline(), self.ends_at)) < scope.deadline:
+                    scope.deadline = ends_at
             await anyio.sleep(CHECK_SECONDS)
 
     # -- the network ---------------------------------------------------------------------------------------------------

@@ -6,10 +6,14 @@ import dataclasses
 import json
 import math
 import signal
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from orchestrate.engines.base import Ending
+from orchestrate.errors import HostError
+from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import Job
+from orchestrate.running.context import Abandoned
 from orchestrate.text import plain_text, plain_values
 from results.runs.reading import from_json
 from results.schema import Record, SoftWarning, Status
@@ -52,30 +56,42 @@ def failed_record(job: Job, status: Status, cause: str, started_at: str) -> Reco
     )
 
 
-def judge(
-    job: Job,
-    ending: Ending,
-    payload: bytes | None,
-    *,
-    started_at: str,
-    stopped_for: tuple[Status, str] | None = None,
-    last_line: str = "",
-    observed_seconds: float | None = None,
-) -> Record:
-    """Return the record of an ended benchmark.
+@dataclass(kw_only=True)
+class Attempt:
+    """What a controller knows of a benchmark that it ran.
 
-    Args:
-        job: The repeat.
-        ending: How the process ended, as reported by its engine.
-        payload: The record file as received, or None.
-        started_at: UTC, ISO 8601.
-        stopped_for: Why the controller ended it, or None.
-        last_line: Last line of its output, for a cause.
-        observed_seconds: From its start to its end; None: this controller did not start it.
+    Attributes:
+        began: When it started, in `clock_seconds`.
+        started_at: The same in UTC, ISO 8601.
+        reattached: Whether another controller started it.
+        ending: How it ended, according to its engine.
+        payload: Its record file as received, or None.
+        last_line: The last non-empty line of its output, at most 200 characters.
+        stopped_for: Why the controller ended it, as a status and a cause, or None.
+        error: Why its host failed.
     """
+
+    began: float = field(default_factory=clock_seconds)
+    started_at: str = field(default_factory=now)
+    reattached: bool = False
+    ending: Ending = field(default=Ending(exit_code=None))
+    payload: bytes | None = None
+    last_line: str = ""
+    stopped_for: tuple[Status, str] | None = None
+    error: HostError | None = None
+
+
+def judge(job: Job, attempt: Attempt) -> Record:
+    """Return the record of a benchmark that ended, or whose host failed."""
+    ending, payload, started_at = attempt.ending, attempt.payload, attempt.started_at
+    if (failure := attempt.error) is not None:
+        status, cause = failure.status, failure.cause
+        if isinstance(failure, Abandoned) and attempt.stopped_for:  # the reason why it was ended says more
+            status, cause = attempt.stopped_for[0], f"{attempt.stopped_for[1]}; {cause}"
+        return failed_record(job, status, cause, started_at)
     job = _placed(job, ending)
     if payload is None:
-        return failed_record(job, *_without_record(ending, stopped_for, last_line), started_at)
+        return failed_record(job, *_without_record(attempt), started_at)
 
     def bad(cause: str) -> Record:
         return failed_record(job, Status.BAD_RESULT, cause, started_at)
@@ -98,11 +114,11 @@ def judge(
         return bad(f"the record has status ok, but the process ended with exit code {ending.exit_code}")
     if record.status is Status.STOPPED:
         cause = "not ended by tfbench: the engine or its machine was stopped or restarted, or somebody ended it"
-        status, cause = stopped_for or ending.failure or (Status.LOST, cause)
+        status, cause = attempt.stopped_for or ending.failure or (Status.LOST, cause)
         return dataclasses.replace(record, status=status, cause=cause, origin=job.origin)
     cause_text = None if record.cause is None else plain_text(record.cause, CAUSE_LENGTH)
     warnings = list(record.warnings)
-    if found := contradictions(record, observed_seconds):
+    if found := contradictions(record, None if attempt.reattached else clock_seconds() - attempt.began):
         warnings.append(SoftWarning(code=SUSPECT, message="; ".join(found)))
     return dataclasses.replace(record, cause=cause_text, origin=job.origin, warnings=warnings)
 
@@ -144,11 +160,11 @@ def _is_plain(payload: bytes) -> bool:
     return payload.isascii() and b"\\" not in payload and b"\x7f" not in payload
 
 
-def _without_record(ending: Ending, stopped_for: tuple[Status, str] | None, last_line: str) -> tuple[Status, str]:
+def _without_record(attempt: Attempt) -> tuple[Status, str]:
     """Return why there is no record, by the most reliable indication."""
-    output = f" Last output: {last_line}" if last_line else ""
-    code = ending.exit_code
-    if reason := stopped_for or ending.failure:
+    output = f" Last output: {attempt.last_line}" if attempt.last_line else ""
+    ending, code = attempt.ending, attempt.ending.exit_code
+    if reason := attempt.stopped_for or ending.failure:
         return reason
     if ending.out_of_memory:
         return Status.OOM, "the host ran out of memory: the kernel killed the benchmark at its memory limit"

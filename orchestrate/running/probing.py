@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -56,13 +56,17 @@ async def query_hosts(
         ask: Queries a host.
         seconds: Time limit.
     """
+    return await _side_by_side(hosts, lambda host: _query(host, make, ask, seconds))
+
+
+async def _side_by_side(hosts: Sequence[Host], work: Callable[[Host], Awaitable[T]]) -> dict[HostPlace, T]:
     turns = asyncio.Semaphore(MAX_QUERIES)
 
-    async def query(host: Host) -> T | str:
+    async def work_in_turn(host: Host) -> T:
         async with turns:
-            return await _query(host, make, ask, seconds)
+            return await work(host)
 
-    return dict(zip([host.place for host in hosts], await asyncio.gather(*map(query, hosts)), strict=True))
+    return dict(zip([host.place for host in hosts], await asyncio.gather(*map(work_in_turn, hosts)), strict=True))
 
 
 async def _query(host: Host, make: MakeLauncher, ask: Callable[[Host, Launcher], T], seconds: float) -> T | str:
@@ -115,8 +119,7 @@ def probe_hosts(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dic
 
 
 async def _probe(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> dict[HostPlace, Facts | str]:
-    turns, first_at = asyncio.Semaphore(MAX_QUERIES), math.inf
-    reported: dict[str, float] = {}
+    first_at, reported = math.inf, dict[str, float]()
 
     def note(event: Event) -> None:
         if isinstance(event, ImageProgress):
@@ -128,11 +131,10 @@ async def _probe(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> di
 
     async def probe(host: Host) -> Facts | str:
         nonlocal first_at
-        async with turns:
-            began = time.monotonic()
-            asking = asyncio.create_task(_query(host, make, lambda _, launcher: launcher.probe(), PROBE_SECONDS))
-            while not asking.done() and time.monotonic() - max(began, first_at) < patience(host):
-                await asyncio.wait([asking], timeout=LOOK_SECONDS)
+        began = time.monotonic()
+        asking = asyncio.create_task(_query(host, make, lambda _, launcher: launcher.probe(), PROBE_SECONDS))
+        while not asking.done() and time.monotonic() - max(began, first_at) < patience(host):
+            await asyncio.wait([asking], timeout=LOOK_SECONDS)
         took = time.monotonic() - began
         answer = await asking if asking.done() else f"it has not answered after {took:.0f} s; others have"
         asking.cancel()
@@ -143,4 +145,4 @@ async def _probe(hosts: Sequence[Host], make: MakeLauncher, bus: EventBus) -> di
         return answer
 
     bus.subscribe(note)
-    return dict(zip([host.place for host in hosts], await asyncio.gather(*map(probe, hosts)), strict=True))
+    return await _side_by_side(hosts, probe)

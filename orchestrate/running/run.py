@@ -50,8 +50,7 @@ def execute(run: RunContext, again: frozenset[Status] = TRIED_AGAIN) -> RunOutco
         _announce(run)
         loop.wait_for(_run(run))
         outcome = run.state.outcome()
-        counts = {name: number for name, number in vars(outcome).items() if name != "answers"}
-        run.bus.emit(RunFinished(run_id=run.plan.run_id, seconds=time.monotonic() - began, **counts))
+        run.bus.emit(RunFinished(run_id=run.plan.run_id, seconds=time.monotonic() - began, **vars(outcome)))
         return outcome
 
 
@@ -106,8 +105,7 @@ async def _work(run: RunContext) -> None:
         async with turns:
             for entry in [entries[place] for place in machine if entries[place].jobs]:
                 own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if not is_done(job)]
-                parts = [job for repeat in together if not is_done(repeat.job) for job in repeat.members]
-                await Worker(run, [entry], own, [job for job in parts if job.place == entry.host.place]).work()
+                await Worker(run, [entry], own).work()
         for place in machine:
             ended[place].set()
 

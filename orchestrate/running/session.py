@@ -7,13 +7,13 @@ import dataclasses
 import io
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
 import anyio
 
-from orchestrate.engines.base import Ending, Launcher, Turn
+from orchestrate.engines.base import Launcher, Turn
 from orchestrate.engines.invocation import max_seconds
 from orchestrate.errors import Busy, CancelledInQueue, Gone, HostError, Lost, Unreachable
 from orchestrate.events import ImageProgress, ImageReady, JobState, JobStep
@@ -23,7 +23,7 @@ from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import HostPlan, Job
 from orchestrate.running import context
 from orchestrate.running.context import Abandoned, RunContext, StorageFailed, all_or_none, storing
-from orchestrate.running.judge import failed_record, judge, now
+from orchestrate.running.judge import Attempt, failed_record, judge, now
 from orchestrate.running.state import PART_DONE, QUEUED
 from results.schema import Record, Status
 from results.schema.progress import Step, parse_line
@@ -52,6 +52,8 @@ BUSY_SECONDS = 1.0
 
 GRACE_SECONDS = 5.0
 """Time for the other parts to end by themselves after one has failed, so that their records have the cause."""
+
+STOPPED = Status.STOPPED, "stopped by the user"
 
 CONTROLLER_REASONS = frozenset({Status.TIMEOUT, Status.STOPPED})
 """Reasons for which the controller ended a part, other than the failure of another part."""
@@ -83,25 +85,22 @@ class HostSession:
         return self.entry.host
 
     @contextlib.contextmanager
-    def limit(self, ends_at: float) -> Iterator[anyio.CancelScope]:
+    def limit(self, deadline: Callable[[], float]) -> Iterator[None]:
         """Wait for the host no longer than until a deadline in the block; a thread that takes longer is abandoned.
 
         Args:
-            ends_at: The deadline in monotonic seconds.
-
-        Yields:
-            The scope, whose deadline may be moved.
+            deadline: Returns the deadline in monotonic seconds; asked again and again, because it may come earlier.
 
         Raises:
             Abandoned: It took longer; the host is not used any more.
         """
-        began, run = time.monotonic(), self.run
-        with anyio.CancelScope(deadline=min(ends_at, run.ends_at)) as scope:
-            run.scopes.add(scope)
+        began, deadlines = time.monotonic(), self.run.deadlines
+        with anyio.CancelScope(deadline=min(deadline(), self.run.ends_at)) as scope:
+            deadlines[scope] = deadline
             try:
-                yield scope
+                yield
             finally:
-                run.scopes.discard(scope)
+                del deadlines[scope]
         if scope.cancelled_caught:
             error = Abandoned(f"the host did not respond in time; abandoned after {time.monotonic() - began:.0f} s")
             if self.host.queue is None:  # a job that does not end is not a fault of a queue's other machines
@@ -120,26 +119,25 @@ class HostSession:
         """
         if seconds is None:
             seconds = min(REQUEST_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
-        with self.limit(time.monotonic() + seconds):
+        ends_at = time.monotonic() + seconds
+        with self.limit(lambda: ends_at):
             return await in_thread(function)
 
-    async def sweep(self, keep: Collection[str]) -> set[str]:
-        """Remove what a dead controller or a lost repeat left on the host.
-
-        Args:
-            keep: Ids of the jobs that are left there.
+    async def sweep(self) -> list[Job]:
+        """Remove what repeats with a record left on the host.
 
         Returns:
-            Ids of the run's other jobs on the host, running or ended.
+            The run's other jobs there, running or ended: of a dead controller, or a lost host.
 
         Raises:
             HostError: The host does not answer.
         """
-        ended = {job.id: job for job in self.run.plan.jobs_on(self.host) if job.id not in keep}
-        there = await self.call(lambda: self.launcher.running(self.run.plan.run_id))
-        for leftover in [ended[job_id] for job_id in there if job_id in ended]:
+        repeats = self.run.state.hosts[self.host.key].repeats
+        there = {*await self.call(lambda: self.launcher.running(self.run.plan.run_id))}
+        found = [job for job in self.run.plan.jobs_on(self.host) if job.id in there]
+        for leftover in [job for job in found if repeats[job.id].status]:
             await self.call(partial(self.launcher.remove, leftover))
-        return {job_id for job_id in there if job_id not in ended}
+        return [job for job in found if not repeats[job.id].status]
 
     async def prepare_images(self, jobs: Sequence[Job]) -> None:
         """Prepare the images of these repeats on the host, until the run is stopped.
@@ -176,45 +174,28 @@ class HostSession:
         self.run.warn(message, self.host)
 
 
-class RunningPart:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class RunningPart(Attempt):
     """One host's part of a repeat: the whole repeat, unless several hosts train together.
 
     Its clock excludes time in a queue.
 
-    Args:
+    Attributes:
         job: The part.
         session: Session with its host.
-
-    Attributes:
-        began: When it started, in `clock_seconds`.
-        started_at: The same in UTC, ISO 8601.
-        stopped_for: Why the controller ended it, as a status and a cause, or None.
-        reattached: Whether another controller started it.
-        ending: How it ended; None: it has not, or its host was lost.
-        payload: Its record file as received, or None.
-        last_line: The last non-empty line of its output, at most 200 characters.
-        error: Why its host failed.
         over: Whether it does not run any more, or is not followed.
     """
 
-    def __init__(self, job: Job, session: HostSession) -> None:
-        self.job = job
-        self.session = session
-        self.began, self.started_at = clock_seconds(), now()
-        self.stopped_for: tuple[Status, str] | None = None
-        self.reattached = False
-        self.ending: Ending | None = None
-        self.payload: bytes | None = None
-        self.last_line = ""
-        self.error: HostError | None = None
-        self.over = False
-        self._turn = ""  # its state in a queue
-        self._runs_since = self._last_line_at = time.monotonic()
-        self._abandon_at = math.inf
-        self._following: anyio.CancelScope | None = None
-        self._log: io.FileIO | None = None
-        self._log_left = MAX_LOG_BYTES
-        self._next_step = math.inf if job.member and job.member.rank else 0.0  # rank 0 reports for all
+    job: Job
+    session: HostSession
+    over: bool = False
+    _turn: str = ""  # its state in a queue
+    _runs_since: float = 0.0  # in monotonic seconds, as all that follow
+    _last_line_at: float = 0.0
+    _next_step_at: float = 0.0
+    _abandon_at: float = math.inf
+    _log: io.FileIO | None = None
+    _log_left: int = 0
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -244,6 +225,8 @@ class RunningPart:
                     raise CancelledInQueue(self.job.id)
         except HostError as error:
             self.error = error
+            if session.run.stop.running.is_set():
+                self.stopped_for = self.stopped_for or STOPPED
         except (CancelledInQueue, StorageFailed):
             raise
         except Exception as error:  # noqa: BLE001  a bug: of this repeat, like any other failure
@@ -273,12 +256,11 @@ class RunningPart:
         with storing(run.folder):
             run.folder.complete()  # git, which keeps no empty folders, may have copied it
             self._log = run.folder.log_path(self.job.id).open("wb", buffering=0)  # so that the log can be followed
-        run.watched.append(self._keep_limits)
+        self._log_left = MAX_LOG_BYTES
         try:
-            with self.session.limit(self._abandon_at) as self._following:
-                self.ending = await launcher.follow(self.job, self.take_line, self._note_turn)
+            with self.session.limit(self._keep_limits):
+                self.ending = await launcher.follow(self.job, self.take_line, self.take_turn)
         finally:
-            run.watched.remove(self._keep_limits)
             self._log.close()
 
     async def _stop(self) -> None:
@@ -294,7 +276,7 @@ class RunningPart:
     @property
     def has_failed(self) -> bool:
         """Whether it is over and has failed."""
-        return self.over and not (self.error is None and self.ending is not None and self.ending.exit_code == 0)
+        return self.over and not (self.error is None and self.ending.exit_code == 0)
 
     @property
     def may_run(self) -> bool:
@@ -304,18 +286,20 @@ class RunningPart:
     @property
     def how_failed(self) -> str:
         """How it failed, in words."""
-        key, ending = self.session.host.key, self.ending
+        key = self.session.host.key
         if self.error is not None:
             return f"{key}: {self.error.cause}"
-        return f"the part on {key} ended with exit code {ending and ending.exit_code}"
+        return f"the part on {key} ended with exit code {self.ending.exit_code}"
 
     # -- its limits ----------------------------------------------------------------------------------------------------
 
-    def _keep_limits(self) -> None:
+    def _keep_limits(self) -> float:
+        """End it if it has exceeded a limit; return when it is abandoned."""
         if self.session.run.stop.running.is_set():
-            self.end(Status.STOPPED, "stopped by the user")
+            self.end(*STOPPED)
         elif why := self.exceeded():
             self.end(Status.TIMEOUT, why)
+        return self._abandon_at
 
     def exceeded(self) -> str:
         """Return which limit it has exceeded, in words; empty: none."""
@@ -335,38 +319,22 @@ class RunningPart:
         self.stopped_for = (status, cause)
         margin = MARGIN_SECONDS if self.session.host.queue is None else QUEUE_MARGIN_SECONDS
         self._abandon_at = time.monotonic() + margin - context.END_AFTER_SECONDS
-        if self._following is not None:
-            self._following.deadline = min(self._following.deadline, self._abandon_at)
         self.session.run.tasks.start_soon(self._stop)
 
-    def take_turn(self, turn: Turn) -> str | None:
-        """Process a report of its queue.
-
-        Returns:
-            Its new state in a word; None: unchanged.
-        """
+    def take_turn(self, turn: Turn) -> None:
+        """Process a report of its queue."""
         state = QUEUED if turn.waiting else f"on {turn.node}" if turn.node else "running"
-        if state == self._turn:
-            return None
-        self._turn = state
-        if not turn.waiting:
-            self._runs_since = self._last_line_at = time.monotonic()
-            self.began, self.started_at = clock_seconds(), now()
-        return state
-
-    def _note_turn(self, turn: Turn) -> None:
-        if (state := self.take_turn(turn)) is not None:
+        if state != self._turn:
+            self._turn = state
             self.session.state(self.job, state)
+            if not turn.waiting:
+                self._runs_since = self._last_line_at = time.monotonic()
+                self.began, self.started_at = clock_seconds(), now()
         before, self.session.trouble = self.session.trouble, turn.trouble
         if turn.trouble and not before:
             self.session.warn(f"the queue does not answer at the moment; its jobs continue: {turn.trouble}")
 
     # -- its output ----------------------------------------------------------------------------------------------------
-
-    def _require_followed(self) -> None:
-        """Raise, to end the thread of an abandoned call, if it is no longer followed."""
-        if self._log is None or self._log.closed:
-            raise Abandoned("it is no longer followed")
 
     def take_line(self, line: str) -> None:
         """Process a line of output, without its end.
@@ -374,14 +342,22 @@ class RunningPart:
         Raises:
             Abandoned: Ends the thread of an abandoned call.
         """
-        self._require_followed()
+        if self._log is None or self._log.closed:
+            raise Abandoned("it is no longer followed")
         self._last_line_at = time.monotonic()
-        self._keep(line)
+        if line.strip():
+            self.last_line = line[:200]
+        if self._log_left > 0:
+            data = f"{line}\n".encode("utf-8", "replace")
+            self._log_left -= len(data)
+            with storing(self.session.run.folder):
+                self._log.write(data if self._log_left > 0 else b"tfbench: the rest of the output was not kept\n")
+        reports = self.job.member is None or self.job.member.rank == 0  # rank 0 reports for all
         match parse_line(line):
             case str(name):
                 self.session.state(self.job, name)
-            case Step() as step if time.monotonic() >= self._next_step:
-                self._next_step = time.monotonic() + STEP_SECONDS
+            case Step() as step if reports and time.monotonic() >= self._next_step_at:
+                self._next_step_at = time.monotonic() + STEP_SECONDS
                 self.session.run.bus.emit(
                     JobStep(
                         job=self.job.id,
@@ -391,16 +367,6 @@ class RunningPart:
                         unit=step.unit,
                     )
                 )
-
-    def _keep(self, line: str) -> None:
-        if line.strip():
-            self.last_line = line[:200]
-        if self._log is None or self._log_left <= 0:
-            return
-        data = f"{line}\n".encode("utf-8", "replace")
-        self._log_left -= len(data)
-        with storing(self.session.run.folder):
-            self._log.write(data if self._log_left > 0 else b"tfbench: the rest of the output was not kept\n")
 
 
 async def run_parts(parts: Sequence[RunningPart]) -> None:
@@ -444,7 +410,7 @@ def judge_parts(job: Job, parts: Sequence[RunningPart]) -> Record:
         parts: By rank; each is over.
     """
     chief = parts[0]
-    record = _judge_part(job, chief)
+    record = judge(job, chief)
     if len(parts) == 1:
         return record
     if record.status is Status.OK:
@@ -453,35 +419,14 @@ def judge_parts(job: Job, parts: Sequence[RunningPart]) -> Record:
         if part.stopped_for is not None and part.stopped_for[0] in CONTROLLER_REASONS:
             return failed_record(job, *part.stopped_for, chief.started_at)
     for part in parts if record.status is Status.LOST else ():
-        if part.payload is not None or (part.ending is not None and part.ending.out_of_memory):
-            own = _judge_part(part.job, part)
+        if part.payload is not None or part.ending.out_of_memory:
+            own = judge(part.job, part)
             if own.status not in (Status.OK, Status.LOST, Status.STOPPED):
                 return failed_record(job, own.status, f"{part.session.host.key}: {own.cause}", chief.started_at)
     if chief.error is None:
         return record
     causes = [chief.how_failed, *(part.how_failed for part in parts[1:] if part.has_failed)]
     return failed_record(job, record.status, "; ".join(causes[:2]), chief.started_at)
-
-
-def _judge_part(job: Job, part: RunningPart) -> Record:
-    error = part.error
-    if error is None and part.ending is not None:
-        return judge(
-            job,
-            part.ending,
-            part.payload,
-            started_at=part.started_at,
-            stopped_for=part.stopped_for,
-            last_line=part.last_line,
-            observed_seconds=None if part.reattached else clock_seconds() - part.began,
-        )
-    error = error or Lost("")
-    status, cause, reason = error.status, error.cause, part.stopped_for
-    if reason is None and part.session.run.stop.running.is_set():
-        reason = Status.STOPPED, "stopped by the user"
-    if isinstance(error, Abandoned) and reason is not None:  # the reason why it was ended says more
-        status, cause = reason[0], f"{reason[1]}; {cause}"
-    return failed_record(job, status, cause, part.started_at)
 
 
 def _with_host_names(record: Record, parts: Sequence[RunningPart]) -> Record:

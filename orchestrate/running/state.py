@@ -51,7 +51,6 @@ class RunOutcome:
         missing: Repeats without a record, because the run was stopped.
         stopped: Those of `failed` that were running when the run was stopped.
         skipped: Repeats without a record, because they were not needed (`--stop-early`).
-        answers: Results of the comparisons with `--stop-early`, in words.
     """
 
     ok: int
@@ -59,11 +58,6 @@ class RunOutcome:
     missing: int
     stopped: int = 0
     skipped: int = 0
-    answers: tuple[str, ...] = ()
-
-
-Kind = tuple[str, str]
-"""Fleet and name of a case, whose repeats take about equally long."""
 
 
 @dataclass(slots=True)
@@ -72,7 +66,6 @@ class RepeatState:
 
     Attributes:
         job: The whole repeat.
-        kind: None: it cannot run.
         state: Its last state, while it runs.
         began: Since when it has a machine, in seconds since the epoch; None: it waits or has ended.
         ran: Seconds for which it had machines before.
@@ -81,12 +74,16 @@ class RepeatState:
     """
 
     job: Job
-    kind: Kind | None
     state: str = ""
     began: float | None = None
     ran: float = 0.0
     status: str = ""
     cause: str = ""
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Fleet and name of a case, whose repeats take about equally long."""
+        return self.job.origin.fleet, self.job.case.name
 
     @property
     def failed(self) -> bool:
@@ -178,11 +175,10 @@ class RunState:
         self._plan = plan
         self._epoch = time.time() - clock_seconds()  # clocks are set while benchmarks run
         self._durations = durations
-        self._measured: dict[Kind, float] = {}
+        self._measured: dict[tuple[str, str], float] = {}
         whole = {part.id: multi.job for multi in plan.multi_host_jobs for part in multi.members}
         for entry in plan.hosts:
-            parts = {part.id: whole.get(part.id, part) for part in plan.jobs_on(entry.host)}
-            repeats = {part: RepeatState(job, _kind(job)) for part, job in parts.items()}
+            repeats = {part.id: RepeatState(whole.get(part.id, part)) for part in plan.jobs_on(entry.host)}
             host = HostState(entry, repeats, (hourly_usd(entry) or 0.0) / 3600)
             self.hosts[entry.host.key] = host
             for repeat in repeats.values():
@@ -243,9 +239,8 @@ class RunState:
                 self._end(event.job, SKIPPED, None, at)
             case events.JobResult():
                 self._end(event.job, event.status, event.cause, at)
-                for _, repeat in self.repeats.get(event.job, []):
-                    if event.status == Status.OK and event.seconds and repeat.kind:
-                        self._measured[repeat.kind] = event.seconds
+                for _, repeat in self.repeats.get(event.job, []) if event.status == Status.OK and event.seconds else ():
+                    self._measured[repeat.kind] = event.seconds
             case _ if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
                 self._note_host(of, event, at)
 
@@ -306,7 +301,6 @@ class RunState:
             missing=len(self.jobs) - self.done,
             stopped=counts[Status.STOPPED],
             skipped=counts[SKIPPED],
-            answers=tuple(self.early.answers),
         )
 
     # -- time and cost ---------------------------------------------------------------------------------------------
@@ -349,14 +343,10 @@ class RunState:
 
     def _left(self, repeat: RepeatState, now: float) -> float:
         """Return the seconds that a repeat still takes: as measured in this run, else as estimated."""
-        if repeat.kind is None:
+        if repeat.job.blocked is not None:
             return 0.0
         ran = 0.0 if repeat.began is None else now - repeat.began
         return max(0.0, (self._measured.get(repeat.kind) or self._durations.seconds(*repeat.kind)) - ran)
 
     def _now(self) -> float:
         return self._epoch + clock_seconds()
-
-
-def _kind(job: Job) -> Kind | None:
-    return None if job.blocked is not None else (job.origin.fleet, job.case.name)

@@ -35,17 +35,13 @@ class Worker:
         run: The run.
         entries: The hosts; the first represents the work in events and records.
         repeats: The repeats without a record, in order.
-        awaited: Parts of later workers' repeats on these hosts, which a dead controller may have left running.
     """
 
-    def __init__(
-        self, run: RunContext, entries: Sequence[HostPlan], repeats: Sequence[JobOnHosts], awaited: Sequence[Job] = ()
-    ) -> None:
+    def __init__(self, run: RunContext, entries: Sequence[HostPlan], repeats: Sequence[JobOnHosts]) -> None:
         self.entries = entries
         self._run = run
         self._host = entries[0].host
         self._in_queue = self._host.queue is not None
-        self._awaited = awaited
         self._todo = deque(repeats)
         self._there: set[str] = set()  # ids of repeats that may run already: collected first, whatever they cost
         self._sessions: dict[HostPlace, HostSession] = {}
@@ -85,7 +81,7 @@ class Worker:
         launcher = await in_thread(partial(self._run.make, entry.host))
         session = self._sessions[entry.host.place] = HostSession(entry, launcher, self._run)
         if not self._todo:
-            return await session.attempt("look for leftovers", session.sweep({part.id for part in self._awaited}))
+            return await session.attempt("look for leftovers", session.sweep())
         began = time.monotonic()
         try:
             try:
@@ -108,14 +104,15 @@ class Worker:
                 members = [complete_job(job, host, facts) if job.place == host.place else job for job in repeat.members]
                 self._todo[place] = JobOnHosts(job=whole_job(members), members=tuple(members))
         self._finish_impossible()  # before anything is pulled for it
-        there = await session.sweep({job.id for job in (*self._parts_on(host), *self._awaited)})
-        for job in self._awaited:
-            if job.id in there:  # its result stays there
-                part = RunningPart(job, session)
+        there = {job.id: job for job in await session.sweep()}
+        own = {job.id: job for job in self._parts_on(host)}
+        for job in there.values():
+            if job.id not in own:  # a part of a later worker's repeat, which a dead controller left: it stays there
+                part = RunningPart(job=job, session=session)
                 await part.start()
                 await part.follow()
         self._there |= {repeat.job.id for repeat in self._todo if any(job.id in there for job in repeat.members)}
-        await session.prepare_images(self._parts_on(host))
+        await session.prepare_images([*own.values()])
 
     def _parts_on(self, host: Host) -> list[Job]:
         """Return the parts of the remaining repeats on a host."""
@@ -190,7 +187,7 @@ class Worker:
             Its record; None: it was cancelled before it started.
         """
         jobs = [dataclasses.replace(job, known_peaks=self._peaks.of(job)) for job in repeat.members]
-        parts = [RunningPart(job, self._sessions[job.place]) for job in jobs]
+        parts = [RunningPart(job=job, session=self._sessions[job.place]) for job in jobs]
         chief = parts[0]
         try:
             await run_parts(parts)

@@ -45,7 +45,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, SlurmQueue
 from orchestrate.planning.host_warnings import host_warnings
 from orchestrate.planning.plan import Job, make_plan, plan_from_json, plan_to_json
-from orchestrate.running.judge import judge, now
+from orchestrate.running.judge import Attempt, judge
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.reading import from_json
 from results.schema import Case, Device
@@ -124,7 +124,7 @@ def live(launcher: Launcher, job: Job) -> None:
         launcher.start(job)
         turns = Asked()
         ending = loop.wait_for(launcher.follow(job, lambda line: None, lambda turn: turns.add()))
-        record = judge(job, ending, launcher.collect(job), started_at=now())
+        record = judge(job, Attempt(ending=ending, payload=launcher.collect(job)))
         assert from_json(to_json(record)) == record, "what was accepted can be read again"
         assert all(isinstance(name, str) for name in launcher.running("r"))
         launcher.stop(job)

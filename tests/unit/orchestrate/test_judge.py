@@ -10,8 +10,9 @@ import pytest
 
 from orchestrate.engines.base import Ending
 from orchestrate.engines.invocation import host_flags
+from orchestrate.planning.durations import clock_seconds
 from orchestrate.running.context import DevicePeaks
-from orchestrate.running.judge import contradictions, judge
+from orchestrate.running.judge import Attempt, contradictions, judge
 from results.schema import Case, Device, Precision, Record, Status
 from results.schema.enums import SUSPECT
 from results.schema.record_json import MAX_RECORD_BYTES, to_json
@@ -25,7 +26,7 @@ DONE = Ending(exit_code=0)
 
 
 def judged(payload: bytes | None, ending: Ending = DONE, **options: object) -> Record:
-    return judge(JOB, ending, payload, started_at=NOW, **options)
+    return judge(JOB, Attempt(ending=ending, payload=payload, started_at=NOW, **{"reattached": True, **options}))
 
 
 def changed(**changes: object) -> bytes:
@@ -124,7 +125,7 @@ def test_a_record_that_contradicts_the_controllers_clock_is_suspect(started, fin
     record = dataclasses.replace(ok_record(CASE, seconds), started_at=started, finished_at=finished)
     found = contradictions(record, observed)
     assert (said in found[0] and len(found) == 1) if said else found == []
-    warned = judged(to_json(record).encode(), observed_seconds=observed).warnings
+    warned = judged(to_json(record).encode(), reattached=False, began=clock_seconds() - observed).warnings
     assert [warning.code for warning in warned] == [SUSPECT] * bool(said)
 
 

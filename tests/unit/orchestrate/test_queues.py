@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -72,17 +73,22 @@ def test_one_look_serves_all_who_wait_and_only_a_long_silence_is_told():
 def test_a_repeats_clock_starts_with_its_machine_also_after_preemption():
     plan = queue_plan(silence_minutes=1e-9)
     entry = plan.hosts[0]
-    part = RunningPart(entry.jobs[0], HostSession(entry, FakeLauncher(entry.host, FakeHost()), cast(RunContext, None)))
-    assert part.take_turn(Turn(waiting=True)) == "queued"
-    assert part.take_turn(Turn(waiting=True)) is None
+    states = list[str]()
+    run = SimpleNamespace(bus=SimpleNamespace(emit=lambda event: states.append(event.state)))
+    session = HostSession(entry, FakeLauncher(entry.host, FakeHost()), cast(RunContext, run))
+    part = RunningPart(job=entry.jobs[0], session=session)
+    waits, first, second = Turn(waiting=True), *(Turn(waiting=False, node=node) for node in ("n1", "n0"))
+    for turn in (waits, waits):
+        part.take_turn(turn)
     waited = part.began
-    assert part.take_turn(Turn(waiting=False, node="n1")) == "on n1" and part.began > waited
+    part.take_turn(first)
+    assert part.began > waited
     time.sleep(0.01)
     assert "printed nothing" in part.exceeded()
-    assert part.take_turn(Turn(waiting=False, node="n1")) is None
-    assert part.take_turn(Turn(waiting=False, node="n0")) == "on n0", "Slurm moved it"
-    assert (part.take_turn(Turn(waiting=True)), part.exceeded()) == ("queued", ""), "its limits wait, too"
-    assert part.take_turn(Turn(waiting=False, node="n2")) == "on n2"
+    for turn in (first, second, waits):
+        part.take_turn(turn)
+    assert part.exceeded() == "", "its limits wait, too"
+    assert states == ["queued", "on n1", "on n0", "queued"], "Slurm moved it"
 
 
 def test_a_repeat_in_a_queue_costs_while_it_has_a_machine():

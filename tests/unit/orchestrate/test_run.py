@@ -353,17 +353,18 @@ def test_a_decided_comparison_ends_and_the_noisy_one_goes_on(tmp_path):
     decided = bench.seen(Decided)
     assert len(decided) == 1 and "a / b is known to ± " in decided[0].answer
     assert describe(decided[0]).startswith("decided: resnet50")
-    answers = sorted(outcome.answers)
+    answers = sorted(bench.state.early.answers)
     assert "not decided: ± " in answers[0] and "known to ± " in answers[1]
     assert bench.recorded() == outcome
     starts = bench.starts
     assert bench.run() == outcome and bench.starts == starts == outcome.ok, "resume finds the same, and starts nothing"
+    assert sorted(bench.state.early.answers) == answers
 
 
 def test_prices_decide_where_the_ratio_is_clear_of_theirs(tmp_path, monkeypatch):
     monkeypatch.setattr(EarlyBench, "settings", {"usd_per_gpu_hour": 1.0, "device": Device.CPU})
-    outcome = EarlyBench(tmp_path).run()
-    assert any("above its price ratio of 1.00" in text for text in outcome.answers if "googlenet" in text)
+    outcome = (bench := EarlyBench(tmp_path)).run()
+    assert any("above its price ratio of 1.00" in text for text in bench.state.early.answers if "googlenet" in text)
     assert outcome.skipped > 0
 
 
@@ -373,7 +374,7 @@ def test_a_fleet_that_fails_is_not_tried_ten_times(tmp_path):
     for name in ("b1", "b2"):
         bench.machines[name].payload = lambda job: to_json(dataclasses.replace(ok_record(job.case), **failed)).encode()
     outcome = bench.run(max_parallel=1)
-    assert all("no repeat on b succeeded (2 of each host)" in text for text in outcome.answers)
+    assert all("no repeat on b succeeded (2 of each host)" in text for text in bench.state.early.answers)
     assert 8 <= outcome.failed < 80 and outcome.skipped > 0
 
 
