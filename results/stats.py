@@ -34,15 +34,20 @@ class Interval:
 
     Attributes:
         value: The estimate.
-        low: Lower end; `-inf` if unbounded.
-        high: Upper end; `inf` if unbounded.
+        low: Lower end; `-inf` if the uncertainty is unknown.
+        high: Upper end; `inf` if the uncertainty is unknown.
         level: Probability of covering the true value.
     """
 
     value: float
-    low: float
-    high: float
+    low: float = -math.inf
+    high: float = math.inf
     level: float = LEVEL
+
+    @property
+    def known(self) -> bool:
+        """Whether the uncertainty is known."""
+        return math.isfinite(self.high)
 
     @property
     def half_width(self) -> float:
@@ -56,11 +61,6 @@ class Interval:
     def divided(self, factor: float) -> Interval:
         """Return the interval of the value divided by a known number above 0."""
         return Interval(self.value / factor, self.low / factor, self.high / factor, self.level)
-
-    @property
-    def inverse(self) -> Interval:
-        """The interval of 1 / value, for a value above 0."""
-        return Interval(1 / self.value, 1 / self.high, 1 / self.low if self.low > 0 else math.inf, self.level)
 
 
 @dataclass(frozen=True)

@@ -89,17 +89,20 @@ def significant(value: float, digits: int = 3) -> str:
     return grouped(value, max(digits - 1 - math.floor(math.log10(abs(value))), 0))
 
 
-def with_interval(interval: Interval) -> str:
+def with_interval(interval: Interval | None) -> str:
     """Format `1.570 ± 0.003`, or `1.51 (1.08–2.11)` if the sides of the interval differ by a unit of the last place.
+
+    Empty for None; `1.570` if the uncertainty is unknown.
 
     The printed range includes 1 only if the interval does, so that it never contradicts a significant ratio. A number
     has four digits if its error is zero or floating-point rounding; one that would round to 0 keeps its first digit:
     `2 ± 70`.
     """
+    if interval is None:
+        return ""
     value, low, high, error = interval.value, interval.low, interval.high, interval.half_width
-    if not math.isfinite(high) or error <= abs(value) * FLOAT_NOISE:
-        open_end = "" if math.isfinite(high) else f" ({significant(low)}–∞)" if low > 0 else " ± ?"
-        return f"{significant(value, DIGITS_WITHOUT_ERROR)}{open_end}"
+    if not interval.known or error <= abs(value) * FLOAT_NOISE:
+        return significant(value, DIGITS_WITHOUT_ERROR)
     least = significant_place(error)
     for place in range(least, max(least, MOST_PLACES) + 1):
         middle, side = round(value, place), round(error, place)

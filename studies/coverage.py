@@ -232,12 +232,12 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[
         found = [compare_pair(rate, others[rate.case]) for rate in a if rate.case in others]
         intervals = [
             (a[0].interval, truth.mean),
-            (found[0].interval, truth.ratio),
+            (found[0].ratio, truth.ratio),
             (geometric_mean(found), truth.ratio),
-            *((efficiency.interval, EFFICIENCY) for efficiency in efficiencies(scaled)),
+            *((efficiency.ratio, EFFICIENCY) for efficiency in efficiencies(scaled)),
         ]
         for name, (interval, value) in zip(COLUMNS, intervals, strict=False):
-            held[name] += [] if interval is None else [interval.contains(value)]
+            held[name] += [interval.contains(value)] if interval and interval.known else []
     return held
 
 

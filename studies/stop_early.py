@@ -123,7 +123,7 @@ def stopped_early(design: Design, draws: int, seed: int = 20261124) -> tuple[Tal
         while not found.text and taken < PLANNED:
             taken += 1
             found = analyse(*rates(sides, taken), design.target, taken)
-        whole = compare_pair(*rates(sides, PLANNED)).interval
+        whole = compare_pair(*rates(sides, PLANNED)).ratio
         assert found.interval is not None and whole is not None, "all repeats gave a number"
         early.add(found.interval if found.text else whole, truth)  # undecided: the tables' interval stands
         fixed.add(whole, truth)

@@ -10,11 +10,9 @@ of a fleet with itself on one GPU.
 from __future__ import annotations
 
 import enum
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from results.compare.decide import THRESHOLD
 from results.stats import Interval, Nested, estimate, ratio_of_estimates
@@ -24,24 +22,20 @@ from results.table.fleets import FleetRate
 
 
 class Mark(enum.StrEnum):
-    """Result of a comparison, and its `meaning`."""
+    """Result of a comparison."""
 
-    meaning: str
+    FASTER = "faster"
+    SLOWER = "slower"
+    SMALL = "significant, but below 1 %"
+    SAME = "no significant difference"
+    UNKNOWN = "unknown: one repeat has no interval"
+    FAILED = "failed"
+    WORKS = "works, the other failed"
+    NOT_COMPARABLE = "not comparable"
 
-    FASTER = "+", "faster"
-    SLOWER = "-", "slower"
-    SMALL = "≈", "significant, but below 1 %"
-    SAME = "~", "no significant difference"
-    UNKNOWN = "?", "unknown: one repeat has no interval"
-    FAILED = "!", "failed"
-    WORKS = "*", "works, the other failed"
-    NOT_COMPARABLE = "x", "not comparable"
 
-    def __new__(cls, mark: str, meaning: str) -> Self:
-        """Return a mark, which is a text, with its meaning."""
-        item = str.__new__(cls, mark)
-        item._value_, item.meaning = mark, meaning
-        return item
+SIGNS = dict(zip(Mark, "+-≈~?!*x", strict=True))
+"""Signs of the results in tables."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +45,23 @@ class Comparison:
     Attributes:
         a: First side, with only the compared hosts.
         b: Second side, likewise.
-        value: a over b; None: one of them has no number, or they are not comparable.
-        interval: 95 % interval of `value`; None with fewer than two repeats on a side.
+        ratio: a over b, with its 95 % interval, unbounded with fewer than two repeats on a side; None: one of them has
+            no number, or they are not comparable.
         reason: Reason for the mark, if the ratio does not explain it.
         differs: Columns of the software identity in which the two differ.
     """
 
     a: FleetRate
     b: FleetRate
-    value: float | None = None
-    interval: Interval | None = None
+    ratio: Interval | None = None
     reason: str = ""
     differs: tuple[str, ...] = ()
 
     @property
     def mark(self) -> Mark:
         """The result; a ratio below 1 % is small even if it is significant."""
-        if self.value is not None:
-            return mark_of(self.interval) if self.interval else Mark.UNKNOWN
+        if self.ratio is not None:
+            return mark_of(self.ratio)
         if bool(self.a.rates) == bool(self.b.rates):
             return Mark.NOT_COMPARABLE
         return Mark.WORKS if self.a.rates else Mark.FAILED
@@ -85,7 +78,7 @@ class Comparison:
 
     @property
     def price_ratio(self) -> float | None:
-        """Price of a's GPU over that of b's; below `value`, samples are cheaper on a. None: unknown."""
+        """Price of a's GPU over that of b's; below `ratio`, samples are cheaper on a. None: unknown."""
         a, b = self.a.usd_per_gpu_hour, self.b.usd_per_gpu_hour
         return a / b if a and b else None
 
@@ -93,11 +86,9 @@ class Comparison:
     def per_dollar(self) -> Interval | None:
         """Samples per dollar of `a` over those of `b`; None without a ratio or prices.
 
-        Prices are exact, so the interval is that of `value` divided by `price_ratio`; unbounded without an interval.
+        Prices are exact, so it is `ratio` divided by `price_ratio`.
         """
-        if self.value is None or self.price_ratio is None:
-            return None
-        return (self.interval or Interval(self.value, -math.inf, math.inf)).divided(self.price_ratio)
+        return self.ratio.divided(self.price_ratio) if self.ratio and self.price_ratio else None
 
     @property
     def covers(self) -> str:
@@ -148,7 +139,9 @@ def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Com
     return [
         item
         for item in comparisons
-        if item.lost or item.mark is Mark.FAILED or (item.mark is Mark.SLOWER and (item.value or 0.0) < 1 - tolerance)
+        if item.lost
+        or item.mark is Mark.FAILED
+        or (item.mark is Mark.SLOWER and item.ratio and item.ratio.value < 1 - tolerance)
     ]
 
 
@@ -167,13 +160,11 @@ def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
         a, b = (side.only(shared, "not on both sides") for side in (a, b))
     found = Comparison(a, b, differs=match(a, b).differs)
     if a.of_fleet and found.paired:
-        interval: Interval | None = estimate([*log_ratios(a, b).values()], "hosts").exponential()
-    else:
-        interval = ratio_of_estimates(a.estimate, b.estimate) if a.estimate and b.estimate else None
-    if interval is not None:
-        return replace(found, value=interval.value, interval=interval)
+        return replace(found, ratio=estimate([*log_ratios(a, b).values()], "hosts").exponential())
+    if a.estimate and b.estimate:
+        return replace(found, ratio=ratio_of_estimates(a.estimate, b.estimate))
     assert a.mean is not None and b.mean is not None, "callers check `rates` first"
-    return replace(found, value=a.mean / b.mean, reason="fewer than 2 repeats on a side: no interval")
+    return replace(found, ratio=Interval(a.mean / b.mean), reason="fewer than 2 repeats on a side: no interval")
 
 
 def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparison:
@@ -195,6 +186,8 @@ def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparis
 
 def mark_of(ratio: Interval) -> Mark:
     """Mark a ratio as faster or slower if it is significant and exceeds the threshold."""
+    if not ratio.known:
+        return Mark.UNKNOWN
     if ratio.contains(1.0):
         return Mark.SAME
     if abs(ratio.value - 1) < THRESHOLD:
@@ -222,8 +215,8 @@ def efficiencies(rates: Sequence[FleetRate]) -> list[Comparison]:
     """Return the scaling efficiency of each case with several GPUs and a baseline.
 
     Side `b` is the baseline: the same fleet's case with one GPU and all else equal: batch per GPU, XLA, software, ….
-    The value is the ratio over the number of GPUs, 1 if scaling is perfect. It has no interval with fewer than two
-    repeats on a side, or if a machine's baseline is another machine.
+    The ratio is that over the number of GPUs, 1 if scaling is perfect. It is unbounded with fewer than two repeats on
+    a side, or if a machine's baseline is another machine.
     """
     baselines = {_but_count(rate): rate for rate in rates if rate.case.replicas == 1 and rate.rates}
     several = [rate for rate in rates if rate.case.replicas > 1 and rate.rates]
@@ -242,10 +235,9 @@ def _efficiency(rate: FleetRate, baseline: FleetRate) -> Comparison:
     """
     alone = _alone(baseline, rate.rates) if rate.case.num_hosts > 1 else {}
     found = compare_pair(rate, replace(baseline, rates=alone) if alone else baseline)
-    interval = found.interval if found.paired or (found.a.of_fleet and found.b.of_fleet) else None
-    assert found.value is not None, "both sides have a number"
-    count = rate.case.replicas
-    return replace(found, value=found.value / count, interval=interval and interval.divided(count))
+    assert found.ratio is not None, "both sides have a number"
+    ratio = found.ratio if found.paired or (found.a.of_fleet and found.b.of_fleet) else Interval(found.ratio.value)
+    return replace(found, ratio=ratio.divided(rate.case.replicas))
 
 
 def _alone(baseline: FleetRate, jobs: Iterable[str]) -> Nested:

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from results.compare.comparison import Comparison, Mark, log_ratios
-from results.compare.decide import decide
+from results.compare.decide import cheaper
 from results.stats import Estimate, Interval, estimate, estimate_of_runs, levels_of, sum_of_estimates
-from results.table.cell_text import value_text, warned
+from results.table.cell_text import warned
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, TEXT, Value
 from results.table.comparable import case_labels, differing, grouped, setting_text
 from results.table.fleets import FleetRate, odd_hosts
-from results.text import significant
+from results.text import significant, with_interval
 
 KIND_COLUMNS = ("mode", "precision", "num_gpus", "communication")
 """Columns of the case that make a kind of work."""
@@ -32,13 +32,17 @@ def means_of_kinds(found: Sequence[Comparison]) -> dict[str, tuple[Interval, int
         By kind, in the order of the cases, e.g. `training, fp16, 4 GPUs`.
     """
     hidden = [name for name in CASE_COLUMNS if name not in KIND_COLUMNS]
-    known = [item for item in found if item.interval is not None]
-    kinds = grouped((setting_text(item.a.case, without=hidden), item) for item in known)
+    kinds = grouped((setting_text(item.a.case, without=hidden), item) for item in certain(found))
     return {kind: (mean, len(of)) for kind, of in kinds.items() if (mean := geometric_mean(of)) is not None}
 
 
-def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
-    """Return the geometric mean of the ratios with its interval; None: no ratio has an interval.
+def certain(found: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons whose ratio has an interval."""
+    return [item for item in found if item.ratio and item.ratio.known]
+
+
+def geometric_mean(found: Sequence[Comparison]) -> Interval | None:
+    """Return the geometric mean of ratios that have an interval, with its interval; None: too few hosts or cases.
 
     Cases measured on the same hosts are correlated; so are cases of one host measured in the same run or round.
     Therefore logarithms are first averaged over the cases within each host, run or round, with missing cases imputed. A
@@ -46,14 +50,13 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> Interval | None:
 
     Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
     """
-    usable = [item for item in comparisons if item.interval is not None]
-    if len(usable) < 2:
-        return usable[0].interval if usable else None
-    if all(item.paired for item in usable):
-        mean = _mean_of_hosts([log_ratios(item.a, item.b) for item in usable])
+    if len(found) == 1:
+        return found[0].ratio
+    if all(item.paired for item in found):
+        mean = _mean_of_hosts([log_ratios(item.a, item.b) for item in found])
         if mean is not None:
             return mean.exponential()
-    left, right = (_mean_logarithm(side) for side in zip(*((item.a, item.b) for item in usable), strict=True))
+    left, right = (_mean_logarithm(side) for side in zip(*((item.a, item.b) for item in found), strict=True))
     return sum_of_estimates([left, right.times(-1)]).exponential() if left and right else None
 
 
@@ -94,7 +97,7 @@ def answer_lines(
         baseline: Whether the second side is the first at another time, so that prices do not matter.
         prices: Whether to say what is cheaper.
     """
-    known = [item for item in found if item.interval is not None]
+    known = certain(found)
     if not known:
         return []
     paired = all(item.paired for item in known)
@@ -119,10 +122,11 @@ def _speed_sentence(known: Sequence[Comparison], by: Sequence[str], *, baseline:
         return ", ".join([labels[item.a.case], *(f"{name} {item.a.named(name)}" for name in several)])
 
     a, b = known[0].a.fleet, "in the baseline" if baseline else known[0].b.fleet
-    low, high = (end(known, key=lambda item: item.value or 0.0) for end in (min, max))
-    least, most = (significant(item.value or 0.0) for item in (low, high))
+    ratios = [item.ratio.value for item in known if item.ratio]
+    low, high = (known[ratios.index(end(ratios))] for end in (min, max))
+    least, most = (significant(end(ratios)) for end in (min, max))
     if len(known) == 1:
-        times = f"{value_text(low.value, low.interval)} times as fast as {b} ({named(low)})"
+        times = f"{with_interval(low.ratio)} times as fast as {b} ({named(low)})"
     elif least == most:
         times = f"{least} times as fast as {b} in each of {len(known)} cases"
     else:
@@ -143,28 +147,21 @@ def _speed_sentence(known: Sequence[Comparison], by: Sequence[str], *, baseline:
 def _price_sentence(known: Sequence[Comparison]) -> str:
     """Return which side gives more samples per dollar, or which prices are missing."""
     a, b = known[0].a, known[0].b
-    gains = [gain for item in known if (gain := item.per_dollar) is not None]
+    gains = [item.per_dollar for item in known if item.per_dollar]
     if not gains:
         names = f"{a.fleet} and {b.fleet}"
         return f"Without both prices, no samples per dollar: set usd_per_gpu_hour of {names} in hosts.yml."
-    wins = Counter(_cheaper(gain, a.fleet, b.fleet) for gain in gains).most_common()
+    wins = Counter(("neither", a.fleet, b.fleet)[cheaper(gain)] for gain in gains).most_common()
     where = "" if len(gains) == 1 else f" in each of {len(gains)} cases"
     if len(wins) > 1:
-        parts = ", ".join(f"{winner or 'neither'} in {number}" for winner, number in wins)
+        parts = ", ".join(f"{winner} in {number}" for winner, number in wins)
         answer = f"Which gives more samples per dollar depends on the case ({parts})"
-    elif winner := wins[0][0]:
-        answer = f"Rent {winner}, which gives more samples per dollar{where}"
+    elif any(map(cheaper, gains)):
+        answer = f"Rent {wins[0][0]}, which gives more samples per dollar{where}"
     else:
         answer = f"No difference above 1 % in samples per dollar{where}"
     prices = f"{a.usd_per_gpu_hour:g} ({a.fleet}) and {b.usd_per_gpu_hour:g} ({b.fleet}) USD per GPU-hour"
     return f"{answer}, at {prices}."
-
-
-def _cheaper(gain: Interval, a: str, b: str) -> str:
-    """Return the side that gives significantly more samples per dollar; empty: neither."""
-    ratios = {a: gain, b: gain.inverse}
-    best, _ = decide({a: (1.0,), b: (1.0,)}, lambda name, _: ratios[name])
-    return best[0] if len(best) == 1 else ""
 
 
 def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
@@ -175,7 +172,7 @@ def unknown_line(a: str, b: str, found: Sequence[Comparison]) -> str:
         b: Name of the second side.
         found: Their comparisons, none of which has an interval.
     """
-    ratios = sorted(item.value for item in found if item.value is not None)
+    ratios = sorted(item.ratio.value for item in found if item.ratio)
     if not ratios:
         kind = "comparable" if any(item.mark is Mark.NOT_COMPARABLE for item in found) else "measured"
         return f"{a} and {b} have no {kind} case in common, so it is unknown which is faster."
@@ -228,19 +225,19 @@ def comparison_rows(found: Sequence[Comparison]) -> list[dict[str, Value]]:
     """Return comparisons as rows of `Runs.compare`."""
     labels, rows = case_labels(item.a.case for item in found), []
     for item in found:
-        gain = item.per_dollar
+        ratio, gain = item.ratio, item.per_dollar
         warnings = [f"{code} ({', '.join(hosts)})" for code, hosts in warned((item.a, item.b)).items()]
-        texts = (item.mark.meaning, item.reason, ", ".join(item.differs), "; ".join(warnings))
+        texts = (str(item.mark), item.reason, ", ".join(item.differs), "; ".join(warnings))
         cells = [
             *(labels[item.a.case], *map(item.a.named, CASE_COLUMNS)),
-            *(item.a.mean, item.b.mean, item.value, *ends(item.interval)),
+            *(item.a.mean, item.b.mean, ratio.value if ratio else None, *ends(ratio)),
             *(text or None for text in texts),
-            *(gain.value if gain else None, *ends(gain if item.interval else None)),
+            *(gain.value if gain else None, *ends(gain)),
         ]
         rows.append(dict(zip(COMPARISON_COLUMNS, cells, strict=True)))
     return rows
 
 
 def ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    """Return both ends of an interval; None without one."""
-    return (interval.low, interval.high) if interval else (None, None)
+    """Return both ends of an interval; None if they are unknown."""
+    return (interval.low, interval.high) if interval and interval.known else (None, None)

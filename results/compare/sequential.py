@@ -15,7 +15,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from results.compare.comparison import compare_pair
-from results.compare.decide import price_limits
+from results.compare.decide import cheaper
 from results.stats import LEVEL, Estimate, Interval, ratio_of_estimates
 from results.table.comparable import match
 from results.table.fleets import FleetRate
@@ -97,9 +97,8 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
         width = f"± {interval.half_width / interval.value:.1%}" + (f" (level {level:.1%})" if singles else "")
         return InterimAnalysis(f"{names} is known to {width} after {rounds}", interval)
     equal_cost = compare_pair(a, b).price_ratio
-    lower, upper = price_limits(bounds)
-    if equal_cost is not None and not lower <= equal_cost <= upper:
-        word = "above" if equal_cost < lower else "below"
+    if equal_cost is not None and (side := cheaper(bounds, equal_cost)):
+        word = "above" if side > 0 else "below"
         text = f"{names} is {bounds.low:.2f} to {bounds.high:.2f} after {rounds}, {word} its price ratio of "
         return InterimAnalysis(f"{text}{equal_cost:.2f}", bounds)
     return InterimAnalysis(interval=interval)

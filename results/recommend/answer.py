@@ -19,7 +19,6 @@ from results.recommend.options import (
     SECONDS_PER_HOUR,
     Advice,
     Basis,
-    FleetGpus,
     GpuCount,
     RentalOption,
     RentalQuestion,
@@ -35,11 +34,11 @@ from results.reference import all_published, read_rows
 from results.reference.gpus import UNSUPPORTED, specifications
 from results.reference.networks import published_names
 from results.reference.prices import FROM_RUN, Prices
-from results.schema import Case, Precision
+from results.schema import Precision
 from results.stats import Interval
 from results.table.cell_text import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
-from results.table.comparable import by_setting, grouped, match, mode_text, setting_text
+from results.table.comparable import grouped, match, mode_text, setting_of, setting_text
 from results.table.fleets import FleetRate, outliers, unambiguous
 from results.text import counted, enumerated
 
@@ -63,6 +62,9 @@ OTHER_NOTE = (
 )
 
 Rates = Sequence[FleetRate]
+
+Keyed = Sequence[tuple[GpuCount, FleetRate]]
+"""Rates, each with its GPU and count."""
 
 
 def advise(
@@ -119,44 +121,38 @@ def _measured(question: RentalQuestion, rates: Rates) -> list[Advice]:
     Each table has all fleets of the question, with their figure or the reason for having none.
     """
     gpus = gpus_of_fleets(rates)
-    relevant = [
-        rate
-        for rate in rates
-        if question.covers(rate.case) and question.wants((gpus[rate.fleet, rate.case.device], rate.case.num_gpus))
-    ]
-    settings = [*by_setting((rate for rate in relevant if rate.rates), across=("num_gpus",)).values()]
-    measured = {_of_any_count(setting[0]) for setting in settings}
-    failures = ((_of_any_count(rate), rate) for rate in relevant)
-    settings += grouped((case, rate) for case, rate in failures if case not in measured).values()
-    advices = [_of_setting(question, setting, relevant, gpus) for setting in settings]
+    covered = [rate for rate in rates if question.covers(rate.case)]
+    keyed = [((gpus[rate.fleet, rate.case.device], rate.case.num_gpus), rate) for rate in covered]
+    relevant = [(key, rate) for key, rate in keyed if question.wants(key)]
+    advices = []
+    for of_case in grouped((replace(rate.case, num_gpus=1), (key, rate)) for key, rate in relevant).values():
+        failures = [(key, rate) for key, rate in of_case if not rate.rates]
+        settings = grouped((setting_of(rate, across=("num_gpus",)), (key, rate)) for key, rate in of_case if rate.rates)
+        advices += [_of_setting(question, [*of, *failures], relevant) for of in [*settings.values()] or [[]]]
     return sorted(advices, key=lambda advice: -sum(bool(option.samples_per_second) for option in advice.options))
 
 
-def _of_any_count(rate: FleetRate) -> Case:
-    return replace(rate.case, num_gpus=1)
-
-
-def _of_setting(question: RentalQuestion, setting: Rates, relevant: Rates, gpus: FleetGpus) -> Advice:
+def _of_setting(question: RentalQuestion, own: Keyed, relevant: Keyed) -> Advice:
     """Return the figures of one setting: its fleets and the failures in its case, then what was not measured."""
-    case = _of_any_count(setting[0])
-    own = [*setting, *(rate for rate in relevant if not rate.rates and _of_any_count(rate) == case)]
-    options: dict[tuple[str, int], RentalOption] = {}
-    for rate in (*own, *relevant):
-        gpu, count = gpus[rate.fleet, rate.case.device], rate.case.num_gpus
-        figure = _of_run(rate) if rate in own else {"note": NOT_MEASURED}
-        options.setdefault((rate.fleet, count), option_of(question, (gpu, count), figure, rate.fleet))
-    for key in question.gpus:
-        if all(option.key != key for option in options.values()):
-            options.setdefault(key, option_of(question, key, {"note": NOT_MEASURED}))
-    measured = [rate for rate in setting if rate.rates]
-    differs = dict.fromkeys(name for other in measured[1:] for name in match(measured[0], other).differs)
+    absent = {"note": NOT_MEASURED}
+    options: dict[object, RentalOption] = {}
+    for key, fleet, figure in (
+        *((key, rate.fleet, _of_run(rate)) for key, rate in own),
+        *((key, rate.fleet, absent) for key, rate in relevant),
+        *((key, "", absent) for key in question.gpus if key not in dict(relevant)),
+    ):
+        options.setdefault((fleet, key), option_of(question, key, figure, fleet))
+    measured = [rate for _, rate in own if rate.rates]
+    differs = dict.fromkeys(name for rate in measured[1:] for name in match(measured[0], rate).differs)
     notes = [
         f"also differs: {name} " + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
         for name in differs
     ]
-    text = setting_text(setting[0].case, without=("model", "mode", "precision", "num_gpus"))
-    mode, found = mode_text(case.mode), tuple(options.values())
-    return Advice(question, Basis.MEASURED, mode, question.network, found, text, tuple(notes))
+    case = own[0][1].case
+    text = setting_text(case, without=("model", "mode", "precision", "num_gpus"))
+    return Advice(
+        question, Basis.MEASURED, mode_text(case.mode), question.network, (*options.values(),), text, (*notes,)
+    )
 
 
 def _of_run(rate: FleetRate) -> dict[str, Any]:
@@ -278,20 +274,17 @@ def _of_project(row: Mapping[str, str]) -> dict[str, Any]:
 def _other_flags(question: RentalQuestion, rates: Rates, shown: Collection[str]) -> list[str]:
     """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
     gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
-    others = [rate for rate in rates if rate.rates and rate.fleet not in shown]
+    others = [rate for rate in rates if rate.rates and rate.fleet not in {NO_ORIGIN, *shown}]
     others = [rate for rate in others if not wanted or gpus[rate.fleet, rate.case.device] in wanted]
     closest = sorted(
         measured_questions(rate.case for rate in others),
         key=lambda other: (other.network != question.network, other.precision != question.precision),
     )[:LED]
     flags = [
-        f"--model {other.network} --precision {other.precision} --num-gpus {other.counts[0]} --mode {other.mode}"
-        for other in closest
+        f"--model {of.network} --precision {of.precision} --num-gpus {of.counts[0]} --mode {of.mode}" for of in closest
     ]
-    others = [rate for rate in others if any(other.covers(rate.case) for other in closest)]
-    fleets = [name for name in fleets_of(others) if name != NO_ORIGIN]
-    about = f"your run has other figures{f' of {enumerated(fleets)}' if fleets else ''}"
-    return [f"{about}; to use it: {' or '.join(flags)}"] if flags else []
+    fleets = enumerated(fleets_of([rate for rate in others if any(other.covers(rate.case) for other in closest)]))
+    return [f"your run has other figures of {fleets}; to use it: {' or '.join(flags)}"] if flags else []
 
 
 def _other_precisions(question: RentalQuestion) -> list[str]:

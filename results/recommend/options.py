@@ -90,7 +90,7 @@ class Basis(enum.StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RentalOption:
     """An option: a GPU and count with its throughput, or the reason for having none, and its prices.
 
@@ -373,12 +373,12 @@ def _unused(offer: Offer, options: Sequence[RentalOption]) -> str:
 
 def measured_questions(cases: Iterable[Case]) -> list[RentalQuestion]:
     """Return a question for each network, precision, number of GPUs and mode that was measured on one host."""
-    questions: dict[RentalQuestion, None] = {}
-    for case in cases:
-        question = RentalQuestion(network=case.model, precision=case.precision, mode=case.mode, counts=(case.num_gpus,))
-        if case.num_gpus > 0 and case.mode in MODES and question.covers(case):
-            questions[question] = None
-    return list(questions)
+    asked = {
+        case: RentalQuestion(network=case.model, precision=case.precision, mode=case.mode, counts=(case.num_gpus,))
+        for case in cases
+        if case.num_gpus > 0 and case.mode in MODES
+    }
+    return list(dict.fromkeys(question for case, question in asked.items() if question.covers(case)))
 
 
 def read_questions(
@@ -415,19 +415,10 @@ def read_questions(
         raise BadQuestion(f"--precision: must be among {', '.join(Precision)}. Received: {', '.join(unknown)!r}")
     counts = tuple(map(int, numbers))
     families = tuple(family for name in listed(gpus) if name for family in _asked(name, counts))
+    chosen = tuple(dict.fromkeys(itertools.chain(*families)))
+    common: dict[str, Any] = {"mode": mode, "gpus": chosen, "families": families, "counts": counts, **limits}
     asked = [_network(text, measured) for text in model or ["resnet50"]]
-    return [
-        RentalQuestion(
-            network=network,
-            precision=kind,
-            mode=mode,
-            gpus=tuple(dict.fromkeys(itertools.chain(*families))),
-            families=families,
-            counts=counts,
-            **limits,  # type: ignore[arg-type]
-        )
-        for network, kind in itertools.product(asked, precisions)
-    ]
+    return [RentalQuestion(network=name, precision=kind, **common) for name in asked for kind in precisions]
 
 
 def listed(values: object) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from results.compare.comparison import compare_pair
-from results.compare.decide import decide, price_limits
+from results.compare.decide import cheaper, decide
 from results.recommend.options import Advice, Basis, RentalOption, RentalQuestion
 from results.reference.prices import FROM_RUN, YOURS, span
 from results.stats import Interval
@@ -93,20 +93,17 @@ def compared(options: Options) -> list[RentalOption]:
 
 def decided(options: Options) -> tuple[list[RentalOption], list[RentalOption]]:
     """Return the options that give the most samples per dollar, best first, and those that surely give fewer."""
-    by_name = {option.name: option for option in options}
-    usd = {option.name: option.usd for option in options}
-    decision = decide(usd, lambda a, b: ratio(by_name[a], by_name[b]))
-    best, beaten = ([by_name[name] for name in names] for names in decision)
+    best, beaten = decide({option: option.usd for option in options}, ratio)
     return sorted(best, key=lambda option: (bool(option.doubt), -option.samples_per_usd[-1])), beaten
 
 
-def ratio(a: RentalOption, b: RentalOption) -> Interval | None:
-    """Return the throughput of `a` over that of `b`; None: its uncertainty is unknown.
+def ratio(a: RentalOption, b: RentalOption) -> Interval:
+    """Return the throughput of `a` over that of `b`.
 
     Of figures without intervals the interval is the difference that is not significant; its level is 0.
     """
-    if a.measured and b.measured:
-        return compare_pair(a.measured, b.measured).interval
+    if a.measured and b.measured and (measured := compare_pair(a.measured, b.measured).ratio):
+        return measured
     value = a.samples_per_second / b.samples_per_second
     if not (a.interval and b.interval) and Basis.PREDICTED not in (a.basis, b.basis):
         other = OTHER_VERSION if a.framework == b.framework else OTHER_SOFTWARE
@@ -146,7 +143,7 @@ def _tie(best: Options, priced: Options) -> tuple[RentalOption | None, str]:
     if ranges or (priced[0].question.budget is None and "" in origins):
         listed = "" if any(origins) else "listed "
         return None, f"the {len(origins)} {listed}offers do not decide between {names}{measure}"
-    if measure or any(ratio(sure[0], option) is None for option in sure[1:]):
+    if measure or not all(ratio(sure[0], option).known for option in sure[1:]):
         return None, f"{at}, undecided between {names}{measure}"
     text = f"{at}, no significant difference in samples per dollar between {enumerated([of.name for of in sure])}"
     if unsure:
@@ -155,7 +152,7 @@ def _tie(best: Options, priced: Options) -> tuple[RentalOption | None, str]:
     if dearer[0].usd == cheap.usd:
         return None, text
     text = f"{text}: rent {cheap.name} for the lower price ({_usd_text(cheap)})"
-    faster = [option for option in dearer if price_limits(ratio(option, cheap))[0] > 1]
+    faster = [option for option in dearer if cheaper(ratio(option, cheap)) > 0]
     if not faster:
         return cheap, text
     return None, f"{text}, {max(faster, key=lambda option: option.samples_per_second).name} for the shorter time"
@@ -194,20 +191,18 @@ def _worth(slow: RentalOption, fast: Options) -> str:
     ratios = [ratio(option, slow) for option in fast]
     if Basis.PREDICTED in (fast[0].basis, slow.basis):
         return MEASURE
-    if None in ratios:
+    if not all(of.known for of in ratios):
         return "no interval, measure at least 2 repeats of each"
     if len(fast) > 1:
         return f"each is worth up to its ratio times the price of {slow.name}"
-    if ratios[0] and ratios[0].level and price_limits(ratios[0])[0] <= 1:
+    if ratios[0].level and cheaper(ratios[0]) <= 0:
         return "no significant difference in speed: rent the cheaper one"
     return f"rent it if it costs less than {_ratio_text(fast[0], slow).split(' ')[0]} times as much"
 
 
 def _ratio_text(a: RentalOption, b: RentalOption) -> str:
-    interval = ratio(a, b)
-    if interval and interval.level:
-        return with_interval(interval)
-    return f"{a.samples_per_second / b.samples_per_second:.2f}"
+    found = ratio(a, b)
+    return with_interval(found) if found.known and found.level else f"{found.value:.2f}"
 
 
 def _usd_text(option: RentalOption) -> str:

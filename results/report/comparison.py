@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from results.compare.comparison import CEILING, Comparison, compare, efficiencies, mark_of
-from results.compare.means import means_of_kinds
+from results.compare.comparison import CEILING, SIGNS, Comparison, compare, efficiencies, mark_of
+from results.compare.means import certain, means_of_kinds
 from results.stats import LEVEL, ratio_of_estimates
-from results.table.cell_text import fleet_notes, missing_hosts, value_text, warned_notes
+from results.table.cell_text import fleet_notes, missing_hosts, warned_notes
 from results.table.columns import identity_text
 from results.table.comparable import CLUSTER_COLUMNS, case_labels, cluster_name, cluster_names, grouped
 from results.table.fleets import FleetRate
@@ -34,7 +34,7 @@ def fleet_pairs(rates: Sequence[FleetRate]) -> list[Pair]:
 
 def ratio_grids(pairs: Sequence[Pair]) -> list[Grid]:
     """Return a table for each pair of fleets with a ratio."""
-    return [compare_grid(found, a, b) for a, b, found in pairs if any(item.value is not None for item in found)]
+    return [compare_grid(found, a, b) for a, b, found in pairs if any(item.ratio for item in found)]
 
 
 def compare_grid(
@@ -55,11 +55,11 @@ def compare_grid(
             f"{name} {identity_text(name, item.a.named(name))} / {identity_text(name, item.b.named(name))}"
             for name in item.differs
         ]
-        row = {"": item.mark, "case": labels[item.a.case], "ratio>": value_text(item.value, item.interval)}
+        row = {"": SIGNS[item.mark], "case": labels[item.a.case], "ratio>": with_interval(item.ratio)}
         rows.append({**row, **ratio_cells(item), "notes": "; ".join(filter(None, (item.reason, *differs)))})
     for kind, (mean, count) in means_of_kinds(found).items():
         if count > 1:
-            rows.append({"": mark_of(mean), "case": f"mean of {count}: {kind}", "ratio>": with_interval(mean)})
+            rows.append({"": SIGNS[mark_of(mean)], "case": f"mean of {count}: {kind}", "ratio>": with_interval(mean)})
     notes = _ratio_notes(found) if found else []
     for side, of_side in ((a, [item.a for item in found]), (b, [item.b for item in found])):
         failed = [(rate, host, why) for rate in of_side for host, why in rate.failed.items() if host in rate.rates]
@@ -74,8 +74,8 @@ def compare_grid(
 
 def _ratio_notes(found: Sequence[Comparison]) -> list[str]:
     sides = [side for item in found for side in (item.a, item.b)]
-    marks = ", ".join(f"{mark} {mark.meaning}" for mark in dict.fromkeys(item.mark for item in found))
-    compared = sum(item.interval is not None for item in found)
+    marks = ", ".join(f"{SIGNS[mark]} {mark}" for mark in dict.fromkeys(item.mark for item in found))
+    compared = len(certain(found))
     notes = [f"{marks}; 95 % intervals over {repeated(sides)}" if compared else marks]
     if compared >= MANY:
         chance = significant((1 - LEVEL) * compared, 2)
@@ -95,14 +95,12 @@ def ratio_cells(item: Comparison) -> dict[str, str]:
     The price is that of a GPU-hour of `a` up to which its samples cost no more than on `b`. A cell is empty without
     the prices or the energy that it needs.
     """
-    price, gain = item.b.usd_per_gpu_hour, item.per_dollar
-    worth = item.interval.divided(1 / price) if price and item.interval else None
+    ratio, price = item.ratio, item.b.usd_per_gpu_hour
     a, b = item.a.samples_per_joule, item.b.samples_per_joule
-    joule = ratio_of_estimates(a, b) if item.value is not None and a and b else None
     return {
-        "worth up to, USD/h>": value_text(item.value * price if item.value is not None and price else None, worth),
-        "per dollar>": value_text(gain.value if gain else None, gain if item.interval else None),
-        "per joule>": with_interval(joule) if joule else "",
+        "worth up to, USD/h>": with_interval(ratio.divided(1 / price) if ratio and price else None),
+        "per dollar>": with_interval(item.per_dollar),
+        "per joule>": with_interval(ratio_of_estimates(a, b) if ratio and a and b else None),
     }
 
 
@@ -113,8 +111,8 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
         return None
     labels, cells = case_labels((item.b.case for item in found), known=CLUSTER_COLUMNS), []
     for item in found:
-        percent = item.interval and item.interval.divided(0.01)
-        text = f"{value_text((item.value or 0.0) * 100, percent)} %{' !' if _is_suspect(item) else ''}"
+        percent = item.ratio and item.ratio.divided(0.01)
+        text = f"{with_interval(percent)} %{' !' if _is_suspect(item) else ''}"
         label = {"fleet": item.a.fleet, "case": labels[item.b.case]}
         cells.append((label, f"{cluster_name(item.a.case)}>", text))
     notes = ["throughput of N over N × throughput of 1, same settings, ± 95 %"]
@@ -128,4 +126,4 @@ def scaling_grid(rates: Sequence[FleetRate]) -> Grid | None:
 
 
 def _is_suspect(efficiency: Comparison) -> bool:
-    return efficiency.value is not None and efficiency.value > CEILING
+    return efficiency.ratio is not None and efficiency.ratio.value > CEILING

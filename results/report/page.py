@@ -248,8 +248,8 @@ def _job_data(rates: Sequence[FleetRate], pairs: Sequence[Pair]) -> list[dict[st
     limits: dict[Case, dict[str, dict[str, list[float | None]]]] = {}
     for a, b, compared in pairs:
         for item in compared:
-            if item.value is not None:
-                ends = [float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.interval)]
+            if item.ratio:
+                ends = [float(f"{end:.7g}") if math.isfinite(end) else None for end in price_limits(item.ratio)]
                 limits.setdefault(item.a.case, {}).setdefault(a, {})[b] = ends
     labels, cases = case_labels(rate.case for rate in rates), []
     measured = sorted((rate for rate in rates if rate.rates), key=lambda rate: rate.case.mode is not Mode.TRAIN)

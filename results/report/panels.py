@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from results.compare.comparison import Comparison, Mark
+from results.compare.comparison import SIGNS, Comparison, Mark
 from results.report.comparison import Pair, ratio_cells
 from results.schema import Mode
 from results.stats import Interval
-from results.table.cell_text import price_notes, rate_text, value_text
+from results.table.cell_text import price_notes, rate_text
 from results.table.comparable import case_labels, grouped
 from results.table.fleets import FLOPS, FleetRate
+from results.text import with_interval
 from results.text_table import Grid, grid_of
 
 
@@ -78,29 +79,29 @@ def ratio_panel(pairs: Sequence[Pair], yours: Iterable[str] = ()) -> Panel:
     items = [item for _, _, compared in pairs for item in compared]
     items.sort(key=lambda item: item.a.case.mode is not Mode.TRAIN)
     labels = case_labels(item.a.case for item in items)
-    rows = [(labels[item.a.case], item.a.fleet, _ratio(item), _bar(item.value, item.interval)) for item in items]
+    rows = [(labels[item.a.case], item.a.fleet, _ratio(item), _bar(item.ratio)) for item in items]
     title = f"{pairs[0][0] if len(pairs) == 1 else 'Each fleet'} / {pairs[0][1]}" if pairs else ""
-    known = rows if any(item.value is not None for item in items) else []
+    known = rows if any(item.ratio for item in items) else []
     return _panel("ratio", title, known, _ratio_notes(items, yours), 1.0)
 
 
 def _ratio(item: Comparison) -> dict[str, str]:
     """Return the texts of a comparison, or the failure of a side."""
-    text = value_text(item.value, item.interval)
+    text = with_interval(item.ratio)
     if item.mark in (Mark.SAME, Mark.UNKNOWN):
-        text = f"{text} {item.mark}"
+        text = f"{text} {SIGNS[item.mark]}"
     elif item.mark in (Mark.FAILED, Mark.WORKS):
         text = f"{(item.b if item.mark is Mark.WORKS else item.a).fleet}: {item.reason}"
-    return {"times as fast>": text or str(item.mark), **ratio_cells(item)}
+    return {"times as fast>": text or SIGNS[item.mark], **ratio_cells(item)}
 
 
 def _ratio_notes(items: Sequence[Comparison], yours: Iterable[str]) -> list[str]:
     sides = [side for item in items for side in (item.a, item.b)]
-    notes = [f"with 95 % intervals; the dashed line is equal speed; {Mark.SAME} {Mark.SAME.meaning}"]
+    notes = [f"with 95 % intervals; the dashed line is equal speed; {SIGNS[Mark.SAME]} {Mark.SAME}"]
     if any(item.mark is Mark.UNKNOWN for item in items):
-        notes.append(f"{Mark.UNKNOWN} {Mark.UNKNOWN.meaning}")
+        notes.append(f"{SIGNS[Mark.UNKNOWN]} {Mark.UNKNOWN}")
     reasons = dict.fromkeys(item.reason for item in items if item.mark is Mark.NOT_COMPARABLE)
-    notes += [f"{Mark.NOT_COMPARABLE} {Mark.NOT_COMPARABLE.meaning}: {reason}" for reason in reasons]
+    notes += [f"{SIGNS[Mark.NOT_COMPARABLE]} {Mark.NOT_COMPARABLE}: {reason}" for reason in reasons]
     prices = {side.fleet: side.usd_per_gpu_hour for side in sides if side.usd_per_gpu_hour}
     texts = [f"{fleet} {usd:g}{' (your price)' if fleet in yours else ''}" for fleet, usd in prices.items()]
     return [*notes, *([f"USD per GPU-hour: {', '.join(texts)}"] if prices else []), *price_notes(sides)]
@@ -113,10 +114,10 @@ def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
     speeds, energies = dict[str, list[Row]](), dict[str, list[Row]]()
     for rate, unit in ((rate, units[rate.case.model]) for rate in ordered if rate.case.model in units):
         row = labels[rate.case], rate.fleet
-        speeds.setdefault(unit, []).append((*row, {f"{unit}/s>": rate_text(rate)}, _bar(rate.mean, rate.interval)))
+        speeds.setdefault(unit, []).append((*row, {f"{unit}/s>": rate_text(rate)}, _bar(rate.interval or rate.mean)))
         if rate.samples_per_joule is not None:
             energy = rate.samples_per_joule.interval()
-            energies.setdefault(unit, []).append((*row, {f"{unit}/J>": value_text(energy.value, energy)}, energy))
+            energies.setdefault(unit, []).append((*row, {f"{unit}/J>": with_interval(energy)}, energy))
     shares = [(labels[rate.case], rate.fleet, *_utilisation(rate)) for rate in ordered if rate.shares_of_peaks]
     utilisation = _panel("utilisation", "Utilisation, share of measured peaks", shares, [TRAFFIC])
     return [
@@ -132,9 +133,11 @@ TRAFFIC = "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; 
 def _utilisation(rate: FleetRate) -> tuple[dict[str, str], Interval | None]:
     """Return the texts of the shares of peak FLOP/s and of bandwidth, and the bar of the first."""
     shares = rate.shares_of_peaks
-    return {f"{name}>": f"{100 * share:.0f} %" for name, share in shares.items()}, _bar(shares.get(FLOPS), None)
+    return {f"{name}>": f"{100 * share:.0f} %" for name, share in shares.items()}, _bar(shares.get(FLOPS))
 
 
-def _bar(value: float | None, interval: Interval | None) -> Interval | None:
+def _bar(quantity: Interval | float | None) -> Interval | None:
     """Return the bar of a value, whose interval may be unknown; see `Panel`."""
-    return interval or (None if value is None else Interval(value, value, value))
+    if isinstance(quantity, Interval) and not quantity.known:
+        quantity = quantity.value
+    return Interval(quantity, quantity, quantity) if isinstance(quantity, float) else quantity

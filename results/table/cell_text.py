@@ -10,7 +10,7 @@ from results.stats import Interval
 from results.table.columns import Value
 from results.table.comparable import grouped
 from results.table.fleets import FleetRate
-from results.text import DIGITS_WITHOUT_ERROR, enumerated, significant, with_interval
+from results.text import enumerated, with_interval
 
 
 def rate_text(rate: FleetRate) -> str:
@@ -135,6 +135,4 @@ def _by_value(values: Mapping[str, Value]) -> str:
 
 def value_text(value: float | None, interval: Interval | None = None) -> str:
     """Format a number, with its interval if known; empty without a number."""
-    if value is None:
-        return ""
-    return with_interval(interval) if interval else significant(value, DIGITS_WITHOUT_ERROR)
+    return with_interval(interval or (None if value is None else Interval(value)))

@@ -35,7 +35,6 @@ class Measured(Protocol):
         """Return the value of a column of the case or the software, or the unit."""
 
 
-T = TypeVar("T", bound=Measured)
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -63,11 +62,6 @@ def match(a: Measured, b: Measured) -> Match:
 def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
     """Return what a measurement shares with those it is compared with, but the columns that the comparison is about."""
     return tuple((name, item.named(name)) for name in SHARED if name not in across)
-
-
-def by_setting(items: Iterable[T], *, across: Collection[str] = ()) -> dict[SharedSetting, list[T]]:
-    """Group measurements with a number by `setting_of`."""
-    return grouped((setting_of(item, across=across), item) for item in items)
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

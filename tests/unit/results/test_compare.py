@@ -58,7 +58,7 @@ def test_a_ratio_is_fiellers_and_marks_need_significance_and_size(a, b, mark):
     (item,) = compared(*both(a, b))
     assert item.mark is mark
     expected = None if len(a) < 2 else pytest.approx(dataclasses.astuple(ratio_interval(a, b)))
-    assert (item.interval and dataclasses.astuple(item.interval)) == expected
+    assert (dataclasses.astuple(item.ratio) if item.ratio.known else None) == expected
     assert bool(unchecked_lines([item])) == (mark is Mark.UNKNOWN)
     assert unknown_line("a", "b", [item]).startswith("a is 1.99 × as fast as b, from one") == (mark is Mark.UNKNOWN)
 
@@ -139,7 +139,7 @@ def test_scaling_efficiency_compares_with_the_same_settings_on_one_gpu():
     records = [*on_hosts(1, 1, 100.0, 101.0), *on_hosts(1, 4, 380.0, 384.0), *on_hosts(1, 1, 120.0, 121.0, xla="auto")]
     (item,) = efficiencies(rates_of(*records))
     expected = ratio_interval([380.0 / 4, 384.0 / 4], [100.0, 101.0])
-    found = (item.value, item.interval.low, item.interval.high)
+    found = (item.ratio.value, item.ratio.low, item.ratio.high)
     assert found == pytest.approx((expected.value, expected.low, expected.high))
     grid = scaling_grid(rates_of(*on_hosts(1, 1, 100.0, 100.1), *on_hosts(1, 2, 220.0, 220.1)))
     assert grid.rows[0][-1].startswith("110.0 ± ") and grid.rows[0][-1].endswith(" !")
@@ -188,19 +188,19 @@ def scaled(hosts_of_one, hosts_of_four):
 def test_hosts_scale_against_themselves_if_possible_or_their_fleet():
     rates = rates_of(*scaled({"x": 100.0, "y": 120.0, "z": 60.0}, {"x": 90.0, "y": 108.0}))
     (item,) = efficiencies(rates)
-    assert item.value == pytest.approx(0.9, rel=1e-3) and item.interval.low <= item.value <= item.interval.high
+    assert item.ratio.value == pytest.approx(0.9, rel=1e-3) and item.ratio.low <= item.ratio.value <= item.ratio.high
     assert "† without z (not on both sides)" in scaling_grid(rates).notes
     (item,) = efficiencies(rates_of(*scaled({"x": 100.0, "y": 104.0}, {"p": 90.0, "q": 94.0})))
-    assert item.value == pytest.approx(92 / 102) and item.interval.low < item.value < item.interval.high
+    assert item.ratio.value == pytest.approx(92 / 102) and item.ratio.low < item.ratio.value < item.ratio.high
     (item,) = efficiencies(rates_of(*scaled({"x": 100.0}, {"y": 95.0})))
-    assert item.value == pytest.approx(0.95) and item.interval is None
+    assert item.ratio.value == pytest.approx(0.95) and not item.ratio.known
 
 
 def test_a_fleet_and_its_baseline_are_compared_on_the_hosts_of_both():
     before = rates_of(*of_hosts("a", 100.0, 110.0, 50.0))
     after = rates_of(*of_hosts("a", 105.0, 115.5))
     (item,) = compare(after, before)
-    assert item.value == pytest.approx(1.05) and item.interval.high < 1.06 and item.covers == ""
+    assert item.ratio.value == pytest.approx(1.05) and item.ratio.high < 1.06 and item.covers == ""
     assert "† without a2 (not on both sides)" in compare_grid([item], "a", "a, baseline").notes
 
 
@@ -213,7 +213,7 @@ def test_hosts_of_one_name_in_two_fleets_are_not_one_machine(gpu):
         *of_hosts("b", 100.0, 102.0, prefix="node-", case=case, environment=make_environment(1, "NVIDIA RTX A4000")),
     ]
     (item,) = compare(*sides(*records))
-    assert not item.paired and item.interval.half_width > 0.01
+    assert not item.paired and item.ratio.half_width > 0.01
 
 
 MODELS = ("resnet50", "vgg16", "googlenet", "resnet152", "inception_v3", "alexnet")
@@ -318,7 +318,7 @@ def test_hosts_scale_beside_gpus_from_the_same_baseline_each_alone():
     found = {item.a.case.replicas: item for item in efficiencies(merged.rates)}
     assert found.keys() == {4, 8, 16}
     expected = ratio_interval([700.0 / 8, 704.0 / 8], [100.0, 101.0])
-    assert (found[8].value, found[8].interval.low) == pytest.approx((expected.value, expected.low))
+    assert (found[8].ratio.value, found[8].ratio.low) == pytest.approx((expected.value, expected.low))
     grid = scaling_grid(merged.rates)
     assert list(grid.headings) == ["fleet", "case", "4", "2×4", "4×4 ring"]
     assert len(grid.rows) == 1
@@ -329,7 +329,7 @@ def test_hosts_scale_beside_gpus_from_the_same_baseline_each_alone():
     assert merged.table["all_reduce_bytes_per_second"].isna().tolist() == [True, True, False, False]
     alone = [*on_hosts(1, 1, 100.0, 101.0), *on_hosts(1, 1, 110.0, 111.0, host="b")]
     (item,) = efficiencies(rates_of(*alone, *on_hosts(2, 4, 700.0, 704.0, host="a+b")))
-    assert item.value == pytest.approx(702.0 / 8 / 105.5) and item.interval.contains(item.value)
+    assert item.ratio.value == pytest.approx(702.0 / 8 / 105.5) and item.ratio.contains(item.ratio.value)
 
 
 def test_what_has_no_all_reduce_is_no_speed_and_stands_in_a_note():
