@@ -79,12 +79,12 @@ def warn(problems: Sequence[str]) -> None:
         print(f"! {problem}", file=sys.stderr)
 
 
-def print_parts(style: str, *parts: Grid | Sequence[str], strong: bool = False) -> None:
+def print_parts(style: str, *parts: Grid | Sequence[str] | None, strong: bool = False) -> None:
     """Print tables, and lists of sentences, one per line.
 
     Args:
         style: `text` or `markdown`.
-        parts: In this order; empty lists are omitted.
+        parts: In this order; empty lists and None are omitted.
         strong: Whether the first sentence of a list is the most important one.
     """
     from rich.console import Console
@@ -206,26 +206,26 @@ def compare(
     from results.report.comparison import compare_grid, scaling_grid
 
     pairs, by, unread = _sides(names, baseline, by, apart=["driver", "launcher"] if strict else by)
-    pairs_found = [(a, b, compare(a.rates, b.rates, by=by)) for a, b in pairs]
-    grids, lines, documents = [], list[str](), []
-    for a, b, found in pairs_found:
+    grids, documents, worse = [], [], 0
+    lines, lost, unseen = list[str](), list[str](), list[str]()
+    for a, b in pairs:
+        found = compare(a.rates, b.rates, by=by)
         second, here = (f"{b.fleet}, baseline", f"{a.fleet} in the baseline") if baseline else (b.fleet, b.fleet)
         only_a, only_b = unmatched(a.rates, b.rates, by), unmatched(b.rates, a.rates, by)
         grids.append(compare_grid(found, a.fleet, second, only_a, only_b))
         documents.append({"a": a.fleet, "b": second, "cases": comparison_rows(found)})
         lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown_line(a.fleet, here, found)]
+        worse += len(regressions(found, fail_on or 0.0))
+        lost += [f"failed: {text}" for text in lost_lines(found)]
+        unseen += unchecked_lines(found, only_b, by)
     if format == "json":
         print_json({"answers": lines, "comparisons": documents})
     else:
-        scaling = scaling_grid([rate for a, b in pairs for rate in (*a.rates, *([] if baseline else b.rates))])
-        print_parts(format, lines, *grids, *([scaling] if scaling else []))
+        scaled = [rate for a, b in pairs for rate in (*a.rates, *([] if baseline else b.rates))]
+        print_parts(format, lines, *grids, scaling_grid(scaled))
     if fail_on is None:
         return ExitCode.OK
-    worse, unseen = 0, list[str]()
-    for a, b, found in pairs_found:
-        worse += len(regressions(found, fail_on))
-        warn([f"failed: {text}" for text in lost_lines(found)])
-        unseen += unchecked_lines(found, unmatched(b.rates, a.rates, by), by)
+    warn(lost)
     if worse:
         are = "case failed or is" if worse == 1 else "cases failed or are"
         print(f"{worse} {are} slower by more than {fail_on * 100:g} %", file=sys.stderr)
@@ -250,38 +250,35 @@ def _sides(
     A pair is two fleets, two softwares of a fleet, or each fleet with itself in the baseline. Hosts that differ in a
     column of `apart` are kept separate.
     """
-    from results.compare.comparison import fleets_of
     from results.runs.store import is_run
+    from results.table.comparable import grouped
     from results.table.fleets import fleet_rates, split_fleets, unambiguous
-
-    def of(fleet: str, rates: Sequence[FleetRate]) -> Side:
-        return Side(fleet, [rate for rate in rates if rate.fleet == fleet])
 
     fleets = [name for name in names if not (baseline or os.sep in name or is_run(name))]
     merged = read([name for name in names if name not in fleets])
     rates = fleet_rates(merged.rows, apart)
-    known = fleets_of(rates)
+    known = grouped((rate.fleet, rate) for rate in rates)
     if baseline:
         before = read(baseline)
-        earlier = fleet_rates(before.rows, apart)
-        if not set(known) & set(fleets_of(earlier)):
-            tried = ", ".join(fleets_of(earlier))
-            raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {tried}.")
-        pairs = [(of(fleet, rates), of(fleet, earlier)) for fleet in fleets_of(earlier)]
+        earlier = grouped((rate.fleet, rate) for rate in fleet_rates(before.rows, apart))
+        if not known.keys() & earlier.keys():
+            raise UnknownFleet(f"no fleet of {', '.join(known)} is in the baseline: {', '.join(earlier)}.")
+        pairs = [(Side(fleet, known.get(fleet, [])), Side(fleet, earlier[fleet])) for fleet in earlier]
         return pairs, by, merged.unread + before.unread
     if len(known) == 1:
         rates, by = split_fleets(rates, by), []
-        known = sorted(fleets_of(rates))
+        known = dict(sorted(grouped((rate.fleet, rate) for rate in rates).items()))
     if len(fleets) < 2:
         named = [name for name in dict.fromkeys(names) if name in known]  # a fleet may have the name of its run
-        fleets = named if len(named) == 2 else fleets or (known[::-1] if len(known) == 2 else [])
-    if len(fleets) != 2 or not set(fleets) <= set(known):
+        fleets = named if len(named) == 2 else fleets or ([*known][::-1] if len(known) == 2 else [])
+    if len(fleets) != 2 or not set(fleets) <= known.keys():
         received = f"Received: {', '.join(fleets)}. " if fleets else ""
         hint = "".join(f"\n{line}" for line in unambiguous(rates, by)[1])
         raise UnknownFleet(
             f"name two fleets to compare. {received}These runs hold: {', '.join(known) or 'none'}.{hint}"
         )
-    return [(of(fleets[0], rates), of(fleets[1], rates))], by, merged.unread
+    first, second = (Side(fleet, known[fleet]) for fleet in fleets)
+    return [(first, second)], by, merged.unread
 
 
 def audit(
@@ -300,10 +297,8 @@ def audit(
     if format == "json":
         sys.stdout.write(findings_to_json(audited.findings))
         warn(reading_lines(audited))
-    elif format == "markdown":
-        print_parts(format, audit_grid(file, audited))
     else:
-        print_parts(format, audit_lines(file, audited))
+        print_parts(format, (audit_grid if format == "markdown" else audit_lines)(file, audited))
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 
@@ -397,7 +392,9 @@ def recommend(
 
 
 def gpus(
-    names: Annotated[list[str], flag("e.g. A4000 A5000; a family, e.g. A100, means all of it", metavar="GPU")],
+    names: Annotated[
+        list[str], flag("e.g. A4000 A5000; a family, e.g. A100, means all of it", metavar="GPU", nargs="+")
+    ],
     *,
     format: Format = "text",
 ) -> int:
@@ -408,8 +405,6 @@ def gpus(
     from results.reference import gpu_comparison
 
     found = gpu_comparison.named_gpus(names)
-    if not found:
-        raise UserError("name at least one GPU. Example: gpus A4000 A5000")
     if format == "json":
         sys.stdout.write(gpu_comparison.comparison_json(found))
         return ExitCode.OK

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -33,6 +33,14 @@ with anything smaller."""
 def _after(check: Callable[[T], T], schema: Any) -> Any:
     """Return pydantic's schema of a value that is checked after `schema`; written out: images have no pydantic."""
     return {"type": "function-after", "function": {"type": "no-info", "function": check}, "schema": schema}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class RecordPart:
+    """Base class of a record and its parts, which are frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from results.schema import bounds
+from results.schema.bounds import RecordPart
 
 DRIVER_FIXES = {
     "(NVML 4)": "give this user access to /dev/nvidia* (ls -l /dev/nvidia*), and the container or job its GPUs",
@@ -41,8 +42,7 @@ class Moment(enum.Flag):
     LOAD = enum.auto()
 
 
-@dataclass(frozen=True, kw_only=True)
-class GPUSlice:
+class GPUSlice(RecordPart):
     """A slice of a GPU in MIG mode.
 
     Attributes:
@@ -54,55 +54,81 @@ class GPUSlice:
     memory_bytes: bounds.Bytes | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class GPUFacts:
+class GPUIdentity(RecordPart):
+    """What the driver reports of any GPU; values it does not report are None.
+
+    Attributes:
+        index: The driver's index, as in `nvidia-smi`, which in a container counts only the GPUs given to it; of a MIG
+            slice: its GPU's.
+        compute_capability: E.g. `8.6`.
+        power_limit_watts: Enforced limit.
+    """
+
+    index: bounds.CountOrZero
+    uuid: bounds.Text | None = None
+    compute_capability: bounds.Text | None = None
+    memory_bytes: bounds.Bytes | None = None
+    power_limit_watts: bounds.Watts | None = None
+
+
+class WorstOfGPUs(RecordPart):
+    """Readings of a GPU, or of the worst of several; values that are not reported are None.
+
+    Attributes:
+        temperature_start_celsius: At the start of warm-up.
+        sm_clock_max_mhz: Maximum clock.
+        throttle_power_share: Share of readings in which the power limit lowered the clock.
+        throttle_thermal_share: Likewise for a temperature limit, by software or hardware.
+        throttle_hardware_share: Likewise for a power brake or another hardware slowdown.
+        ecc_uncorrected_errors: Memory errors over the interval; at one moment: since the driver was loaded.
+        pcie_width_max: Lanes that GPU and slot support.
+    """
+
+    temperature_start_celsius: bounds.Celsius | None = None
+    sm_clock_max_mhz: bounds.Megahertz | None = None
+    throttle_power_share: bounds.Share | None = None
+    throttle_thermal_share: bounds.Share | None = None
+    throttle_hardware_share: bounds.Share | None = None
+    ecc_uncorrected_errors: bounds.Errors | None = None
+    pcie_width_max: bounds.CountOrZero | None = None
+
+
+class GPUFacts(GPUIdentity, WorstOfGPUs):
     """One GPU at one moment or over an interval; values that its driver does not report are None.
 
     Over an interval, power and clock are means, temperature is the maximum and the PCIe link is the widest; memory,
     utilisation and processes are those before the benchmark used it.
 
     Attributes:
-        index: The driver's index, as in `nvidia-smi`, which in a container counts only the GPUs given to it; of a MIG
-            slice: its GPU's.
         place: Index among the GPUs of a case, as `DeviceResult.gpu`.
         bus_id: `0000:3B:00.0`.
         problem: Why it does not respond, e.g. `is lost`; None: it does.
         name: Includes the profile of a MIG slice: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
         virtual: Whether it is a vGPU: a share of a GPU that the host's hypervisor gives to this virtual machine.
         licensed: Whether a vGPU has a licence; None: not reported.
-        compute_capability: E.g. `8.6`.
         memory_used_bytes: By all processes of the machine.
         utilisation: Share of the driver's last sample period in which a kernel ran, 0 to 1.
         processes: Number of compute processes; those outside a container may be hidden from it.
         process_names: The same processes as `PID NAME`.
         mig: Whether MIG mode is on; None: not supported.
-        ecc_uncorrected_errors: Over the interval; at one moment: since the driver was loaded.
         row_remap_pending: Whether a faulty row of its memory will be replaced at the next reset.
         row_remap_failed: Whether a faulty row could not be replaced.
-        power_limit_watts: Enforced limit; `power_limit_default_watts` is the factory default.
-        temperature_start_celsius: At the start of warm-up.
+        power_limit_default_watts: Factory default.
         clock_reasons: Why its clock is below the maximum at this moment.
-        throttle_power_share: Share of readings in which the power limit lowered the clock.
-        throttle_thermal_share: Likewise for a temperature limit.
-        throttle_hardware_share: Likewise for a power brake or another hardware slowdown.
         product_teraflops_per_second: Rate of matrix products while all GPUs of a case multiplied, after its interval.
         product_median_teraflops_per_second: Median of these GPUs, the upper one of an even number.
         pcie_generation: Lower on an idle GPU.
-        pcie_width: Lanes in use; `pcie_width_max`: lanes that GPU and slot support.
+        pcie_width: Lanes in use.
         nvlinks_up: Active links.
         nvlinks_down: Unconnected or broken links.
     """
 
-    index: bounds.CountOrZero
     place: bounds.CountOrZero = 0
     bus_id: bounds.Text | None = None
     problem: bounds.Text | None = None
     name: bounds.Text | None = None
-    uuid: bounds.Text | None = None
     virtual: bounds.Flag = False
     licensed: bounds.Flag | None = None
-    compute_capability: bounds.Text | None = None
-    memory_bytes: bounds.Bytes | None = None
     utilisation: bounds.Share | None = None
     memory_used_bytes: bounds.Bytes | None = None
     processes: bounds.CountOrZero | None = None
@@ -110,31 +136,23 @@ class GPUFacts:
     mig: bounds.Flag | None = None
     slices: bounds.ListOf[GPUSlice] = field(default_factory=list)
     ecc: bounds.Flag | None = None
-    ecc_uncorrected_errors: bounds.Errors | None = None
     row_remap_pending: bounds.Flag | None = None
     row_remap_failed: bounds.Flag | None = None
     persistence: bounds.Flag | None = None
     compute_mode: bounds.Text | None = None
     temperature_celsius: bounds.Celsius | None = None
-    temperature_start_celsius: bounds.Celsius | None = None
     power_watts: bounds.Watts | None = None
-    power_limit_watts: bounds.Watts | None = None
     power_limit_default_watts: bounds.Watts | None = None
     power_limit_max_watts: bounds.Watts | None = None
     sm_clock_mhz: bounds.Megahertz | None = None
-    sm_clock_max_mhz: bounds.Megahertz | None = None
     application_clock_mhz: bounds.Megahertz | None = None
     application_clock_default_mhz: bounds.Megahertz | None = None
     clock_reasons: bounds.ListOf[bounds.Text] = field(default_factory=list)
-    throttle_power_share: bounds.Share | None = None
-    throttle_thermal_share: bounds.Share | None = None
-    throttle_hardware_share: bounds.Share | None = None
     product_teraflops_per_second: bounds.PerSecond | None = None
     product_median_teraflops_per_second: bounds.PerSecond | None = None
     pcie_generation: bounds.CountOrZero | None = None
     pcie_generation_max: bounds.CountOrZero | None = None
     pcie_width: bounds.CountOrZero | None = None
-    pcie_width_max: bounds.CountOrZero | None = None
     nvlinks_up: bounds.CountOrZero = 0
     nvlinks_down: bounds.CountOrZero = 0
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import dataclass_transform
+from dataclasses import field
 
 from results.schema import bounds
+from results.schema.bounds import RecordPart
 from results.schema.case import Case
 from results.schema.enums import Communication, Status
-from results.schema.health import GPUFacts
+from results.schema.health import GPUFacts, GPUIdentity, WorstOfGPUs
 
 SCHEMA_VERSION = 2
 """2: fields of version 1 that no longer exist are gone; see `results.runs.reading.RECORD_CHANGES`."""
@@ -20,14 +20,6 @@ copies between host and device are of copies. 4: an untimed step precedes the in
 energy counter. 5: on GPUs, about 100 ms of short steps are in flight instead of two steps, and share a wait. 6: on
 CPUs in fp32, convolutions are TensorFlow's own.
 """
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-class RecordPart:
-    """Base class of a record and its parts, which are frozen dataclasses."""
-
-    def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
 
 
 class Origin(RecordPart):
@@ -53,22 +45,14 @@ class Origin(RecordPart):
     usd_per_gpu_hour: bounds.Price | None = None
 
 
-class GPU(RecordPart):
-    """One GPU as reported by the driver; values it does not report are None.
+class GPU(GPUIdentity):
+    """One GPU as reported by the driver.
 
     Attributes:
-        index: The driver's index, as in `nvidia-smi`; of a MIG slice: its GPU's.
         name: Includes the profile of a MIG slice: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
-        compute_capability: E.g. `8.6`.
-        power_limit_watts: Enforced limit.
     """
 
-    index: bounds.CountOrZero
     name: bounds.Text
-    uuid: bounds.Text | None = None
-    compute_capability: bounds.Text | None = None
-    memory_bytes: bounds.Bytes | None = None
-    power_limit_watts: bounds.Watts | None = None
 
 
 class Environment(RecordPart):
@@ -300,7 +284,7 @@ class Measurement(RecordPart):
     steps_per_wait: bounds.Count = 1
 
 
-class Telemetry(RecordPart):
+class Telemetry(WorstOfGPUs):
     """Readings while timing, over all hosts; values that a device does not report are None.
 
     Attributes:
@@ -311,19 +295,12 @@ class Telemetry(RecordPart):
         energy_integrated_joules: The same by integrating sampled power.
         power_mean_watts: Energy by the counter over its seconds, or else mean of sampled power; total of all GPUs.
         power_limit_watts: Enforced limits, total of all GPUs.
-        temperature_start_celsius: Hottest GPU before warm-up.
         temperature_steady_celsius: Hottest GPU's mean over the last third of the timed steps.
         sm_clock_mean_mhz: Mean over the timed steps, slowest GPU.
-        sm_clock_max_mhz: That GPU's maximum clock.
-        throttle_power_share: Share of samples in which the power limit lowered the clock, worst GPU.
-        throttle_thermal_share: Likewise for a temperature limit, by software or hardware.
-        throttle_hardware_share: Likewise for a power brake or another hardware slowdown.
         other_processes: Other processes on the GPUs when this one started.
         ecc_enabled: Whether error correction was on for all GPUs.
-        ecc_uncorrected_errors: Uncorrected memory errors during the timed steps.
         pcie_generation: Slowest link while timing.
         pcie_width: Lanes of the narrowest link while timing.
-        pcie_width_max: Lanes that this GPU and its slot support.
         samples: Samples taken of each GPU.
         cooling_seconds: Time spent before warm-up until the GPUs had cooled down.
         other_cpu_share: Share of the CPUs of a benchmark that other programs used, less the error of the kernel's
@@ -337,19 +314,12 @@ class Telemetry(RecordPart):
     energy_integrated_joules: bounds.Joules | None = None
     power_mean_watts: bounds.Watts | None = None
     power_limit_watts: bounds.Watts | None = None
-    temperature_start_celsius: bounds.Celsius | None = None
     temperature_steady_celsius: bounds.Celsius | None = None
     sm_clock_mean_mhz: bounds.Megahertz | None = None
-    sm_clock_max_mhz: bounds.Megahertz | None = None
-    throttle_power_share: bounds.Share | None = None
-    throttle_thermal_share: bounds.Share | None = None
-    throttle_hardware_share: bounds.Share | None = None
     other_processes: bounds.CountOrZero | None = None
     ecc_enabled: bounds.Flag | None = None
-    ecc_uncorrected_errors: bounds.Errors | None = None
     pcie_generation: bounds.CountOrZero | None = None
     pcie_width: bounds.CountOrZero | None = None
-    pcie_width_max: bounds.CountOrZero | None = None
     samples: bounds.Exact | None = None
     cooling_seconds: bounds.Seconds | None = None
     other_cpu_share: bounds.Share | None = None

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from results.schema import Telemetry
-from results.schema.health import START_CELSIUS, GPUFacts
+from results.schema.health import START_CELSIUS, GPUFacts, WorstOfGPUs
 from tfbench.machine.host import cpu_limit, other_cpu_share, read_cpu_use
 from tfbench.machine.nvml import ENERGY_JOULES, READINGS, THROTTLING, GPUs, Sample
 
@@ -179,10 +179,7 @@ def _over_interval(taken: Sequence[Sample]) -> dict[str, Any]:
     return means | most
 
 
-IN_BOTH = (
-    *("power_limit_watts", "temperature_start_celsius", "sm_clock_max_mhz", "ecc_uncorrected_errors", "pcie_width_max"),
-    *THROTTLING,
-)
+IN_BOTH = ("power_limit_watts", *(item.name for item in fields(WorstOfGPUs)))
 """Fields of `Telemetry` that one GPU's `GPUFacts` have, too."""
 
 
