@@ -191,7 +191,7 @@ class Runs:
         file, (title, _) = Path(path), report_place(self.sources)
         stored = list(stored_records(self.sources))
         made = make_report(stored, title, _typed(prices), [Path(name) for name in price_files])
-        for line in made.unused:
+        for line in made.remarks:
             warnings.warn(line, stacklevel=2)
         try:
             write_file(file, made.page)

@@ -319,7 +319,7 @@ def report(
 
     title, path = report_place(runs)
     report = make_report(list(stored_records(runs)), title, price, prices, measured_by)
-    warn([*report.problems, *report.unused])
+    warn([*report.problems, *report.remarks])
     put(report.page, output or path)
     return ExitCode.OK
 

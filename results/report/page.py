@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-import pandas as pd
 
 from results.compare.comparison import fleets_of
 from results.compare.decide import price_limits
 from results.compare.means import answer_lines, ends, unknown_line
 from results.program import started_as_tfbench
-from results.recommend.answer import answers
-from results.recommend.options import Advice, asked_prices, measured_questions, unused_prices
+from results.recommend.answer import advise
+from results.recommend.options import Advice, measured_questions
 from results.recommend.output import advice_grid
 from results.reference.gpu_comparison import comparison_lines, gpu_grids
 from results.reference.gpus import specifications
-from results.reference.prices import YOURS, Prices
+from results.reference.prices import YOURS
 from results.report.comparison import Pair, fleet_pairs, ratio_grids, scaling_grid
 from results.report.panels import rate_panels, ratio_panel
 from results.report.tables import failure_lines, result_grids, software_lines, wide_grids
@@ -67,12 +66,12 @@ class Report(NamedTuple):
     Attributes:
         page: One self-contained HTML page with shortened tables.
         problems: What is missing from it, one line each.
-        unused: A line for each of the user's prices that it does not use.
+        remarks: Cases that no recommendation covers, and the user's prices that it does not use, one line each.
     """
 
     page: str
     problems: list[str]
-    unused: list[str]
+    remarks: list[str]
 
 
 def make_report(
@@ -95,8 +94,9 @@ def make_report(
         BadQuestion: A price cannot be parsed.
     """
     merged, records = merge_records(stored), [item.record for item in stored if item.record is not None]
-    given = asked_prices(prices, price_files, merged.rates)
-    advices, recommendation = _recommendation(merged.rates, given)
+    settled, left_out = unambiguous(merged.rates)
+    on_gpus = [rate.case for rate in settled if rate.case.device is Device.GPU]
+    advices, remarks = advise(measured_questions(on_gpus), merged.rates, prices, price_files)
     options = [option for advice in advices for option in advice.options]
     gpus = [gpu for gpu in dict.fromkeys(option.gpu for option in options) if gpu in specifications()]
     offers = {option.subject: option.offers[0] for option in options if option.offers}
@@ -117,7 +117,7 @@ def make_report(
     page = _rendered(
         title=f"{enumerated(fleets, MAX_NAMED)}: {enumerated(networks, MAX_NAMED)}" if rates else title,
         about=_about(records, title) + (f"; measured by {measured_by}" if measured_by else ""),
-        verdict=[*_ratio_lines(leading), *recommendation, _row_line(merged.rows)],
+        verdict=[*_ratio_lines(leading), _recommended(advices, on_gpus), *left_out, _row_line(merged.rows)],
         panels=panels,
         scaling=scaling_grid(rates),
         settings=[(advice, advice_grid(advice)) for advice in advices[:MAX_ROWS]],
@@ -131,19 +131,19 @@ def make_report(
         software=software_lines(merged.rows),
         commands=_commands(records),
     )
-    return Report(page, merged.problems, unused_prices(advices, given))
+    return Report(page, merged.problems, remarks)
 
 
 def _about(records: Sequence[Record], runs: str) -> str:
     """Describe the runs in a line."""
-    hosts = list(dict.fromkeys(str(place_of(record)) for record in records if record.origin))
-    if not hosts:
+    placed = [record for record in records if record.origin]
+    if not placed:
         return runs
-    stamps = [stamp for record in records if record.origin for stamp in (record.started_at, record.finished_at)]
-    times = pd.to_datetime(stamps, utc=True, format="ISO8601", errors="coerce")
-    minutes = (times.max() - times.min()).total_seconds() / 60
+    begin, end = min(record.started_at for record in placed), max(record.finished_at for record in placed)
+    hosts = list(dict.fromkeys(str(place_of(record)) for record in placed))
+    minutes = (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds() / 60
     where = f"{counted(len(records), 'repeat')} on {enumerated(hosts, MAX_NAMED)}"
-    return f"{runs}: {times.min():%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes, {where}"
+    return f"{runs}: {begin[:10]} {begin[11:16]} UTC, {minutes:.0f} minutes, {where}"
 
 
 def _rendered(**content: object) -> str:
@@ -193,35 +193,24 @@ def _commands(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(f"{measure} {' '.join(record.case.flags())}" for record in ok))
 
 
-def _recommendation(rates: Sequence[FleetRate], prices: Prices) -> tuple[list[Advice], list[str]]:
-    """Answer a question for each measured setting.
+def _recommended(advices: Sequence[Advice], cases: Sequence[Case]) -> str:
+    """Return the recommendation in one sentence.
 
     Args:
-        rates: Measured throughputs.
-        prices: Prices for GPUs and fleets; prices of the records override all but the user's.
-
-    Returns:
-        The answers; the recommendation in one sentence, and lines for cases that a fleet measured with several software
-        identities.
+        advices: An answer for each measured setting.
+        cases: Those that were measured on GPUs.
     """
-    rates, left_out = unambiguous(rates)
-    cases = [rate.case for rate in rates]
-    questions = measured_questions(cases)
-    advices = [advice for question in questions for advice in answers(question, rates, prices)]
+    if not cases:
+        return "No GPU was measured, so there is nothing to rent."
     if not advices:
-        first = "No recommendation: no training or inference of one host was measured."
-    elif not any(len(advice.ranked) > 1 for advice in advices):
+        return "No recommendation: no training or inference of one host was measured."
+    if not any(len(advice.ranked) > 1 for advice in advices):
         names = ", ".join(dict.fromkeys(option.subject for advice in advices for option in advice.options))
-        first = f"No two fleets have figures of one setting, so nothing is ranked: {names}."
-    elif all(case.device is Device.CPU for case in cases):
-        advices, first = [], "No GPU was measured, so there is nothing to rent: these figures compare processors."
-    elif len(advices) == 1:
-        first = f"{advices[0].sentence}."
-    else:
-        choices = Counter(map(_choice, advices)).most_common()
-        parts = [f"{choice} in {number} of {len(advices)} settings" for choice, number in choices]
-        first = f"{', '.join(parts)}; first: {advices[0].sentence}."
-    return advices, [first, *left_out]
+        return f"No two fleets have figures of one setting, so nothing is ranked: {names}."
+    first = f"{advices[0].sentence}."
+    choices = Counter(map(_choice, advices)).most_common()
+    parts = [f"{choice} in {number} of {len(advices)} settings" for choice, number in choices]
+    return first if len(advices) == 1 else f"{', '.join(parts)}; first: {first}"
 
 
 def _choice(advice: Advice) -> str:
@@ -265,11 +254,8 @@ def _fleet_prices(rates: Sequence[FleetRate]) -> dict[str, float | None]:
 
     Shipped examples of prices are left out: an offer that somebody saw months ago is nobody's price today.
     """
-    prices: dict[str, float | None] = {}
-    for rate in rates:
-        if rate.rates:
-            prices[rate.fleet] = prices.get(rate.fleet) or rate.usd_per_gpu_hour
-    return prices
+    prices = grouped((rate.fleet, rate.usd_per_gpu_hour) for rate in rates if rate.rates)
+    return {fleet: next(filter(None, usd), None) for fleet, usd in prices.items()}
 
 
 def _figure(rates: Sequence[FleetRate]) -> dict[str, Any]:

@@ -190,7 +190,9 @@ def test_containers_and_processes_are_comparable_and_the_launcher_named():
 
 
 def test_fleets_of_different_methods_have_no_ratio_in_any_table_or_verdict():
-    records = stored(*repeats(20.0, 21.0, fleet="a"), *repeats(10.0, 11.0, fleet="b", host="node-b", method_version=7))
+    on_gpu = {"case": make_case(device="gpu"), "environment": make_environment(1)}
+    other = repeats(10.0, 11.0, fleet="b", host="node-b", method_version=7, **on_gpu)
+    records = stored(*repeats(20.0, 21.0, fleet="a", **on_gpu), *other)
     merged = merge_records(records)
     (grid,) = [compare_grid(found, a, b) for a, b, found in fleet_pairs(merged.rates)]
     assert grid.rows[0][0] == "x" and "method_version differ" in grid.rows[0][-1]

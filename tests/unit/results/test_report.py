@@ -95,7 +95,7 @@ def test_a_long_table_says_how_much_of_it_is_in_the_csv(report_of, monkeypatch):
 
 def test_a_run_of_one_fleet_without_numbers_still_gives_a_page(report_of):
     text = report_of([make_failure()])
-    assert "No two fleets have figures of one setting" in text and "My job" not in text
+    assert "No GPU was measured" in text and "My job" not in text
 
 
 def test_the_calculator_starts_with_the_users_prices_alone(report_of, capsys):
