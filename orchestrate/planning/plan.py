@@ -206,7 +206,7 @@ def make_plan(
         if facts is None and mate is not None and mate.gpus and is_chosen(host):  # the image of its fleet
             host = host.model_copy(update={"variant": tuple(image.variant for image in mate.images if image.variant)})
         suite = read_suite(name)
-        cases, excluded = _cases(host, suite, memory, mate)
+        cases, excluded = _fitting([(host, mate)], suite, memory, together=False)
         cells = itertools.product(cases, _images(host, facts) or (None,))
         rounds = _rounds(cells, repeats or host.repeats or suite.repeats, seed, host.key)
         jobs = (host_job(host, facts, case, repeat, run_id, image) for repeat, (case, image) in rounds)
@@ -216,8 +216,15 @@ def make_plan(
     multi_host_jobs: list[JobOnHosts] = []
     for _, group in itertools.groupby(map(planned, hosts), key=lambda entry: entry.host.fleet):
         fleet = list(group)
-        made, excluded = _multi_host_jobs(fleet, read_suite(fleet[0].suite), memory, repeats, run_id, seed)
-        multi_host_jobs += made
+        chief, suite = fleet[0].host, read_suite(fleet[0].suite)
+        parts, excluded = _fitting([(entry.host, entry.facts) for entry in fleet], suite, memory, together=True)
+        count = repeats or chief.repeats or suite.repeats
+        for repeat, case in _rounds(parts, count, seed, f"{chief.fleet}:together"):
+            jobs = tuple(
+                dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
+                for entry, member in zip(fleet, parts[case], strict=False)
+            )
+            multi_host_jobs.append(JobOnHosts(job=whole_job(jobs), members=jobs))
         entries += [dataclasses.replace(fleet[0], excluded=(*fleet[0].excluded, *excluded)), *fleet[1:]]
     created, several = datetime.now(UTC).isoformat(timespec="seconds"), tuple(multi_host_jobs)
     plan = Plan(run_id=run_id, created_at=created, seed=seed, hosts=tuple(entries), multi_host_jobs=several)
@@ -237,23 +244,46 @@ def _rounds(cells: Iterable[T], repeats: int, seed: int, place: str) -> Iterator
             yield repeat, cell
 
 
-def _cases(host: Host, suite: Suite, memory: int | None, facts: Facts | None) -> tuple[list[Case], list[str]]:
-    """Choose the cases that fit a host; a single-replica case is never excluded, so that a missing GPU is a failure."""
-    gpu_count = len(_usable_gpus(host, facts))
-    cases, excluded = [], []
+def _fitting(
+    group: Sequence[tuple[Host, Facts | None]], suite: Suite, memory: int | None, *, together: bool
+) -> tuple[dict[Case, tuple[Member, ...]], list[str]]:
+    """Choose the cases that fit a host, or that hosts of a fleet run together; a case with N hosts uses the first N.
+
+    A single-replica case is never excluded, so that a missing GPU is a failure.
+
+    Args:
+        group: A host, or all of a fleet, with facts if known.
+        suite: Has the cases.
+        memory: Bytes of the smallest GPU of the run.
+        together: Whether these hosts train together; a queue assigns several machines to one job by itself.
+
+    Returns:
+        The parts of the hosts by case, and the cases that do not fit.
+    """
+    host = group[0][0]
+    gpu_count = min(len(_usable_gpus(*member)) for member in group)
+    fitting: dict[Case, tuple[Member, ...]] = {}
+    excluded = []
     for case in suite.cases_on(_device(host, gpu_count), memory):
-        if case.num_hosts > 1 and host.queue is None:
-            continue  # see `_multi_host_jobs`
-        if case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
-            known = facts is not None or host.queue is not None or host.gpus is not None
-            offers = f"than the host offers ({gpu_count})" if known else "than one; the host could not be queried"
-            excluded.append(f"{case.name}: needs more GPUs {offers}")
+        if (case.num_hosts > 1 and host.queue is None) is not together:
+            continue
+        members = members_of([member for member, _ in group[: case.num_hosts]], case) if together else ()
+        if isinstance(members, str):
+            excluded.append(f"{case.name}: {members}")
+        elif case.device is Device.GPU and case.num_gpus > max(1, gpu_count):
+            known = all(facts is not None or host.queue or host.gpus is not None for host, facts in group)
+            offers = (
+                f"{'each' if together else 'the'} host offers ({gpu_count})"
+                if known
+                else "one; the host could not be queried"
+            )
+            excluded.append(f"{case.name}: needs more GPUs than {offers}")
         elif case.data is Data.TFRECORD and not (host.kubernetes.data_claim if host.kubernetes else host.data_dir):
             needed = "data_claim for the cluster" if host.kubernetes else "data_dir for the host"
             excluded.append(f"{case.name}: hosts.yml names no {needed}")
         else:
-            cases.append(case)
-    return cases, excluded
+            fitting[case] = members
+    return fitting, excluded
 
 
 def _device(host: Host, gpu_count: int) -> Device:
@@ -367,41 +397,6 @@ def members_of(hosts: Sequence[Host], case: Case) -> tuple[Member, ...] | str:
         shown = f"[{where}]" if ":" in where else where
         addresses.append(f"{shown}:{host.cluster_port + PORTS_PER_RANK * rank}")
     return tuple(Member(rank=rank, addresses=tuple(addresses), network=host.network) for rank, host in enumerate(hosts))
-
-
-def _multi_host_jobs(
-    fleet: Sequence[HostPlan], suite: Suite, memory: int | None, repeats: int | None, run_id: str, seed: int
-) -> tuple[list[JobOnHosts], list[str]]:
-    """Plan the multi-host jobs of a fleet in shuffled rounds; a case with N hosts uses the first N.
-
-    Returns:
-        The repeats, and the cases that do not fit the fleet.
-    """
-    chief = fleet[0]
-    if chief.host.queue is not None:
-        return [], []  # a queue assigns several machines to one job by itself
-    gpus = min(len(_usable_gpus(entry.host, entry.facts)) for entry in fleet)
-    parts: dict[Case, tuple[Member, ...]] = {}
-    excluded = []
-    for case in suite.cases_on(_device(chief.host, gpus), memory):
-        if case.num_hosts == 1:
-            continue
-        members = members_of([entry.host for entry in fleet[: case.num_hosts]], case)
-        if isinstance(members, str):
-            excluded.append(f"{case.name}: {members}")
-        elif case.device is Device.GPU and case.num_gpus > max(1, gpus):
-            excluded.append(f"{case.name}: needs {case.num_gpus} GPUs of each host, the fleet offers {gpus}")
-        else:
-            parts[case] = members
-    made = []
-    count, place = repeats or chief.host.repeats or suite.repeats, f"{chief.host.fleet}:together"
-    for repeat, case in _rounds(parts, count, seed, place):
-        jobs = tuple(
-            dataclasses.replace(host_job(entry.host, entry.facts, case, repeat, run_id), member=member)
-            for entry, member in zip(fleet, parts[case], strict=False)
-        )
-        made.append(JobOnHosts(job=whole_job(jobs), members=jobs))
-    return made, excluded
 
 
 def whole_job(members: Sequence[Job]) -> Job:
