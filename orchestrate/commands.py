@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from orchestrate.options import HostsFile, How, Images, RunName, Source, What, Where
 from results.commands import TextOrJSON, print_json, print_parts, put
@@ -15,9 +15,6 @@ from results.program import among, command_line, flag
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from results.text import counted
-
-if TYPE_CHECKING:
-    from results.text_table import Grid
 
 
 def init(
@@ -55,26 +52,10 @@ def suites(name: Annotated[str | None, flag("name or file of a suite", metavar="
 
     Example: suites standard
     """
+    from orchestrate.suites import suites_grid
+
     print_parts("text", suites_grid(name))
     return ExitCode.OK
-
-
-def suites_grid(name: str | None) -> Grid:
-    """Return a grid with a row per suite, or per case of one suite."""
-    from orchestrate.suites import Suite, read_suite, suite_names
-    from results.schema import Device
-    from results.text_table import grid_of
-
-    def row(name: str, suite: Suite) -> dict[str, str]:
-        numbers = {"cases>": str(len(suite.cases_on(Device.GPU))), "repeats>": str(suite.repeats)}
-        return {"suite": name, "what it measures": suite.description, **numbers}
-
-    if name is None:
-        return grid_of("", [row(name, read_suite(name)) for name in suite_names()])
-    suite = read_suite(name)
-    cases = suite.cases_on(Device.GPU)
-    notes = [f"{counted(len(cases), 'case')} on GPUs, {suite.repeats} repeats each"]
-    return grid_of(f"{name}: {suite.description}", [{"case": case.name} for case in cases], notes)
 
 
 def check(

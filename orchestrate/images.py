@@ -205,17 +205,11 @@ def source_revision() -> str:
 
     Return `unknown` without git and for an installed tfbench, even inside a repository of the user's.
     """
-    try:
-        if not Path(_git("rev-parse", "--show-toplevel")).samefile(PROJECT):
-            return "unknown"
-        return _git("describe", "--always", "--dirty=-changed", "--abbrev=40", "--exclude=*")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(PROJECT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    describe = ["git", "-C", str(PROJECT), "describe", "--always", "--dirty=-changed", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        if (PROJECT / ".git").exists():
+            return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    return "unknown"
 
 
 def build_context(certificates: Iterable[Path] = (), pip_config: Path | None = None) -> IO[bytes]:

@@ -20,6 +20,8 @@ from results.reference.networks import BYTES, fitting_batch
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Device, Mode, Precision
 from results.schema.case import annotated, case_refusal, default_of
 from results.schema.networks import NETWORKS
+from results.text import counted
+from results.text_table import Grid, grid_of
 
 FOLDER = Path(__file__).parent
 SUFFIXES = (".yml", ".yaml")
@@ -120,6 +122,20 @@ class Suite(Form):
 def suite_names() -> list[str]:
     """Return the names of the built-in suites."""
     return sorted(path.stem for path in FOLDER.glob("*.yml"))
+
+
+def suites_grid(name: str | None) -> Grid:
+    """Return a grid with a row per built-in suite, or per case of one suite, on GPUs."""
+    if name is None:
+        rows = []
+        for known, suite in ((known, read_suite(known)) for known in suite_names()):
+            numbers = {"cases>": str(len(suite.cases_on(Device.GPU))), "repeats>": str(suite.repeats)}
+            rows.append({"suite": known, "what it measures": suite.description, **numbers})
+        return grid_of("", rows)
+    suite = read_suite(name)
+    cases = suite.cases_on(Device.GPU)
+    notes = [f"{counted(len(cases), 'case')} on GPUs, {suite.repeats} repeats each"]
+    return grid_of(f"{name}: {suite.description}", [{"case": case.name} for case in cases], notes)
 
 
 def suite_source(name: str, folder: Path) -> str:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrate import commands, images
+from orchestrate import images
 from orchestrate.deep_check import verdict_grid
 from orchestrate.display import tables
 from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import make_plan
-from orchestrate.suites import read_suite
+from orchestrate.suites import read_suite, suites_grid
 from results.audit.judgement import audit_file, audit_lines
 from results.compare.comparison import compare
 from results.recommend.answer import answers
@@ -123,8 +123,8 @@ def rendered() -> dict[str, Callable[[Console], None]]:
         "plan": show([tables.plan_grid(plan()[2])]),
         "status": show([status()]),
         "images": lambda console: images.show_list(console),
-        "suites": show([commands.suites_grid(None)]),
-        "suite": show([commands.suites_grid("published")]),
+        "suites": show([suites_grid(None)]),
+        "suite": show([suites_grid("published")]),
         "audit": show_audit,
         **{name: show(made) for name, made in GRIDS.items()},
     }
