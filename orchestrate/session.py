@@ -34,7 +34,7 @@ from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.options import How, What, Where
-from orchestrate.planning.durations import Durations, estimate, fitting_repeats, hourly_usd, usd_text
+from orchestrate.planning.durations import Durations, estimate, hourly_usd, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_json, plan_to_json
 from orchestrate.project import own_module
@@ -265,14 +265,14 @@ def carry_out(planned: Plan, folder: RunFolder, how: How, again: frozenset[Statu
         again: See `execute`.
     """
     durations = Durations.of(planned, folder.path.parent)
+    state = RunState(planned, durations)
     if not folder.events_path.exists():
         estimated = estimate(planned, durations)
         notify(tables.estimate_text(estimated))
         if how.max_cost is not None and how.max_cost < (estimated.usd or 0.0):
-            fitting = fitting_repeats(planned, durations, how.max_cost)
+            fitting = state.fitting_repeats(how.max_cost)
             limits = f"--max-cost {usd_text(how.max_cost)} is below the estimated {usd_text(estimated.usd or 0.0)} USD"
             notify(f"{limits}: it allows about {fitting} of {counted(len(planned.jobs), 'repeat')}")
-    state = RunState(planned, durations)
     stopped = measure(planned, folder, how, state, again)
     outcome = state.outcome()
     with storing(folder):

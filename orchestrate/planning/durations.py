@@ -6,20 +6,18 @@ and the host's speed, otherwise a guess.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import itertools
 import json
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.facts import Facts
-from orchestrate.planning.plan import HostPlan, Job, Plan
+from orchestrate.planning.plan import HostPlan, Plan
 from results.reference.gpus import loosest_figures, specified_gpus
 from results.reference.networks import work_of
 from results.schema import Case, Device, Precision
@@ -198,38 +196,17 @@ class RunEstimate:
     basis: Counter[str]
 
 
-def _timelines(plan: Plan, durations: Durations) -> Iterator[tuple[list[Job], list[float], float | None]]:
-    """Yield, for each host: its jobs that are not blocked; when its setup and each of them ends; and its cost.
-
-    Ends are in seconds from the start, and the worker slots of a queue share the time of its repeats. The cost is that
-    of all slots in USD per second; None: no price.
-    """
-    for entry in plan.hosts:
-        jobs = [job for job in plan.jobs_on(entry.host) if job.blocked is None]
-        slots, hourly = max(1, min(entry.host.slots, len(jobs))), hourly_usd(entry)
-        took = (durations.seconds(entry.host.fleet, job.case.name) / slots for job in jobs)
-        ends = list(itertools.accumulate(took, initial=host_seconds(entry)))
-        yield jobs, ends, None if hourly is None else slots * hourly / 3600
-
-
 def estimate(plan: Plan, durations: Durations) -> RunEstimate:
     """Estimate duration and cost of a plan."""
-    hosts = list(_timelines(plan, durations))
-    basis = Counter(durations.source(job.origin.fleet, job.case.name) for jobs, _, _ in hosts for job in jobs)
-    usd = [ends[-1] * cost for _, ends, cost in hosts if cost is not None]
-    return RunEstimate(max(ends[-1] for _, ends, _ in hosts), sum(usd) if len(usd) == len(hosts) else None, basis)
-
-
-def fitting_repeats(plan: Plan, durations: Durations, limit_usd: float) -> int:
-    """Return about how many repeats of a plan fit within a cost; each host needs a price."""
-    hosts = list(_timelines(plan, durations))
-
-    def cost(until: float) -> float:
-        return sum((usd or 0.0) * min(until, ends[-1]) for _, ends, usd in hosts)
-
-    ended = (pair for jobs, ends, _ in hosts for pair in zip(jobs, ends[1:], strict=True))
-    led = sorted(at for job, at in ended if job.member is None or job.member.rank == 0)
-    return bisect.bisect_right(led, limit_usd, key=cost)
+    seconds, usd, basis = list[float](), list[float](), Counter[str]()
+    for entry in plan.hosts:
+        keys = [(job.origin.fleet, job.case.name) for job in plan.jobs_on(entry.host) if job.blocked is None]
+        slots = max(1, min(entry.host.slots, len(keys)))  # of a queue, which share the time of its repeats
+        seconds.append(host_seconds(entry) + sum(durations.seconds(*key) for key in keys) / slots)
+        if (hourly := hourly_usd(entry)) is not None:
+            usd.append(seconds[-1] * slots * hourly / 3600)
+        basis.update(durations.source(*key) for key in keys)
+    return RunEstimate(max(seconds), sum(usd) if len(usd) == len(seconds) else None, basis)
 
 
 def usd_text(usd: float) -> str:

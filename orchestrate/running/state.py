@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Container
@@ -340,6 +341,12 @@ class RunState:
         running = ((host, one) for host in self.hosts.values() for one in host.running.values())
         parts, now = running if job is None else self.repeats[job.id], self._now()
         return sum(self._left(repeat, now) * host.usd_per_second for host, repeat in parts)
+
+    def fitting_repeats(self, usd: float) -> int:
+        """Return about how many repeats a run could finish, round by round, before it has cost this much."""
+        setup = sum(host_seconds(host.entry) * host.usd_per_second for host in self.hosts.values())
+        jobs = sorted((job for job in self.jobs if job.blocked is None), key=lambda job: job.origin.repeat)
+        return sum(setup + cost <= usd for cost in itertools.accumulate(map(self.rest_usd, jobs)))
 
     def _left(self, repeat: RepeatState, now: float) -> float:
         """Return the seconds that a repeat still takes: as measured in this run, else as estimated."""

@@ -28,7 +28,7 @@ from orchestrate.events import (
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
-from orchestrate.planning.durations import Durations, fitting_repeats, host_seconds, usd_text
+from orchestrate.planning.durations import Durations, host_seconds, usd_text
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
 from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
@@ -336,5 +336,5 @@ def test_a_limit_of_cost_says_how_many_repeats_fit():
     plan = dataclasses.replace(ALONE, hosts=[dataclasses.replace(ALONE.hosts[0], host=host)])
     costs = [(SETUP + 100 * repeats) / 100 for repeats in (1, 2)]
     limits = (costs[0] - 0.01, costs[0] + 0.01, costs[1] - 0.01, costs[1] + 0.01)
-    assert [fitting_repeats(plan, KNOWN, limit) for limit in limits] == [0, 1, 1, 2]
+    assert [RunState(plan, KNOWN).fitting_repeats(limit) for limit in limits] == [0, 1, 1, 2]
     assert [usd_text(usd) for usd in (0.0, 0.0042, 0.053, 0.17, 12.5)] == ["0.00", "0.0042", "0.053", "0.17", "12.50"]
