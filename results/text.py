@@ -108,10 +108,8 @@ def with_interval(interval: Interval | None) -> str:
         middle, side = round(value, place), round(error, place)
         if side - min(high - value, value - low) < 10.0**-place:
             number = grouped(value, place) if middle else significant(value, 1)
-            text, ends = (
-                f"{number} ± {grouped(error, place)}",
-                (round(middle - side, place), round(middle + side, place)),
-            )
+            text = f"{number} ± {grouped(error, place)}"
+            ends = round(middle - side, place), round(middle + side, place)
         else:
             two_digits = max(place, 1 - math.floor(math.log10(error)))
             ends = round(low, two_digits), round(high, two_digits)

@@ -158,7 +158,7 @@ def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
     shared = [host for host in a.rates if host in b.rates]
     if a.fleet == b.fleet and shared and _same_machines(a, b):
         a, b = (side.only(shared, "not on both sides") for side in (a, b))
-    found = Comparison(a, b, differs=match(a, b).differs)
+    found = Comparison(a, b, differs=match(a, b)[1])
     if a.of_fleet and found.paired:
         return replace(found, ratio=estimate([*log_ratios(a, b).values()], "hosts").exponential())
     if a.estimate and b.estimate:
@@ -180,8 +180,8 @@ def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparis
     failures = [", ".join(dict.fromkeys(side.failures.values())) for side in (a, b) if not side.rates]
     if failures:
         return Comparison(a, b, reason=failures[0] if len(failures) == 1 else f"both failed: {' / '.join(failures)}")
-    found = match(a, b)
-    return Comparison(a, b, reason=found.reason, differs=found.differs) if found.reason else compare_pair(a, b)
+    reason, differs = match(a, b)
+    return Comparison(a, b, reason=reason, differs=differs) if reason else compare_pair(a, b)
 
 
 def mark_of(ratio: Interval) -> Mark:

@@ -80,9 +80,8 @@ def analyse(a: FleetRate, b: FleetRate, share: float, repeats: int) -> InterimAn
     if missing := [side.fleet for side in (a, b) if not side.rates]:
         text = f"no repeat on {' and '.join(missing)} succeeded ({repeats} of each host)"
         return InterimAnalysis(text if repeats >= TRIES else "")
-    found = match(a, b)
-    if found.reason:
-        return InterimAnalysis(found.reason)
+    if reason := match(a, b)[0]:
+        return InterimAnalysis(reason)
     first = 1 if a.of_fleet and b.of_fleet else 2
     if repeats < first or a.estimate is None or b.estimate is None:
         return InterimAnalysis()

@@ -38,7 +38,7 @@ from results.schema import Precision
 from results.stats import Interval
 from results.table.cell_text import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
-from results.table.comparable import grouped, match, mode_text, setting_of, setting_text
+from results.table.comparable import EFFORT, grouped, match, mode_text, setting_of, setting_text
 from results.table.fleets import FleetRate, outliers, unambiguous
 from results.text import counted, enumerated
 
@@ -143,13 +143,13 @@ def _of_setting(question: RentalQuestion, own: Keyed, relevant: Keyed) -> Advice
     ):
         options.setdefault((fleet, key), option_of(question, key, figure, fleet))
     measured = [rate for _, rate in own if rate.rates]
-    differs = dict.fromkeys(name for rate in measured[1:] for name in match(measured[0], rate).differs)
+    differs = dict.fromkeys(name for rate in measured[1:] for name in match(measured[0], rate)[1])
     notes = [
         f"also differs: {name} " + ", ".join(f"{rate.named(name) or 'none'} ({rate.fleet})" for rate in measured)
         for name in differs
     ]
     case = own[0][1].case
-    text = setting_text(case, without=("model", "mode", "precision", "num_gpus"))
+    text = setting_text(case, without=("model", "mode", "precision", "num_gpus", *EFFORT))
     return Advice(
         question, Basis.MEASURED, mode_text(case.mode), question.network, (*options.values(),), text, (*notes,)
     )

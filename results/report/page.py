@@ -34,7 +34,7 @@ from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Case, Device, Mode, Record, Status
 from results.schema.version import __version__
-from results.table.cell_text import warned_notes, warning_codes
+from results.table.cell_text import warned_notes
 from results.table.columns import SOFTWARE_COLUMNS, Row, place_of
 from results.table.comparable import case_labels, differing, grouped
 from results.table.fleets import FleetRate, unambiguous
@@ -180,7 +180,7 @@ def _ratio_lines(pairs: Sequence[Pair]) -> list[str]:
 def _row_line(rows: Sequence[Row]) -> str:
     """Return how many rows have a number, and the codes of their warnings."""
     ok = sum(row.repeats_ok > 0 for row in rows)
-    codes = sorted({code for row in rows for code in warning_codes(row.warnings)})
+    codes = sorted({code for row in rows for code in row.codes})
     warned = f" Warnings: {', '.join(codes)}." if codes else ""
     passed = "; all of them passed their validity checks" if ok else ""
     return f"{ok} of {len(rows)} {'row has' if len(rows) == 1 else 'rows have'} a number{passed}.{warned}"

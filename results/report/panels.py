@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from results.schema import Mode
 from results.stats import Interval
 from results.table.cell_text import price_notes, rate_text
 from results.table.comparable import case_labels, grouped
-from results.table.fleets import FLOPS, FleetRate
+from results.table.fleets import FleetRate
 from results.text import with_interval
 from results.text_table import Grid, grid_of
 
@@ -118,7 +119,7 @@ def rate_panels(rates: Sequence[FleetRate]) -> list[Panel]:
         if rate.samples_per_joule is not None:
             energy = rate.samples_per_joule.interval()
             energies.setdefault(unit, []).append((*row, {f"{unit}/J>": with_interval(energy)}, energy))
-    shares = [(labels[rate.case], rate.fleet, *_utilisation(rate)) for rate in ordered if rate.shares_of_peaks]
+    shares = [(labels[rate.case], rate.fleet, *used) for rate in ordered if (used := _utilisation(rate))[0]]
     utilisation = _panel("utilisation", "Utilisation, share of measured peaks", shares, [TRAFFIC])
     return [
         *(_panel(f"speed-{unit}", f"Speed, {unit} per second", rows) for unit, rows in speeds.items()),
@@ -131,9 +132,12 @@ TRAFFIC = "bandwidth: of unfused traffic, so fusion or caches may exceed 100 %; 
 
 
 def _utilisation(rate: FleetRate) -> tuple[dict[str, str], Interval | None]:
-    """Return the texts of the shares of peak FLOP/s and of bandwidth, and the bar of the first."""
-    shares = rate.shares_of_peaks
-    return {f"{name}>": f"{100 * share:.0f} %" for name, share in shares.items()}, _bar(shares.get(FLOPS))
+    """Return the texts of the mean shares of peak FLOP/s and of bandwidth that are known, and the bar of the first."""
+    shares = [[getattr(row, f"{of}_utilisation") for row in rate.rows] for of in ("flops", "bandwidth")]
+    known = [[share for share in of_rows if share is not None] for of_rows in shares]
+    flops, bandwidth = (statistics.fmean(of_rows) if of_rows else None for of_rows in known)
+    values = {"of peak FLOP/s>": flops, "of bandwidth>": bandwidth}
+    return {name: f"{100 * share:.0f} %" for name, share in values.items() if share is not None}, _bar(flops)
 
 
 def _bar(quantity: Interval | float | None) -> Interval | None:

@@ -96,7 +96,7 @@ def results_grid(merged: Merged, *, brief: bool = False) -> Grid:
         for row in merged.without_all_reduce
         if row.repeats_ok
     ]
-    notes += [*warning_notes(row.warnings for row in rows), *failure_lines(rows)]
+    notes += [*warning_notes(rows), *failure_lines(rows)]
     optional = ("CV %", "p50 ms", "b1 p99 ms", "b1 p95 ms", "b1 p50 ms", "repeats")
     return grid_of(f"Results of {hosts[0]}" if len(hosts) == 1 else "Results", cells, notes, optional)
 

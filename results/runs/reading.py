@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from results.schema import SCHEMA_VERSION, SETTINGS, Record
 from results.schema.record_json import MAX_RECORD_BYTES, NewerRecord, RecordError, contradictions
+from results.text import printable
 
 MAX_PROBLEMS = 20
 """Maximum number of mistakes reported per document."""
@@ -96,15 +97,10 @@ _MISTAKES = {"missing": "is missing", "dataclass_type": "must be an object"}
 
 def _problem(error: ErrorDetails) -> str:
     """Format a pydantic error as a line: where (`measurement.ranks[0].rank`), what was expected, what was received."""
-    where = "".join(map(_step, error["loc"])).removeprefix(".") or "record"
+    path = (f"[{part}]" if isinstance(part, int) else f".{printable(part[:80])}" for part in error["loc"])
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    where = "".join(path).removeprefix(".") or "record"
     return f"{where}: {_MISTAKES.get(error['type'], message)}. Received: {_shown(error['input'])}"
-
-
-def _step(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part if part.isidentifier() and part.isascii() else _shown(part)}"
 
 
 class FieldChange(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 from results.runs.store import RunFolder, StoredRecord
 from results.schema import Status
-from results.text_table import Grid
+from results.text_table import Grid, grid_of
 
 FAILED, OTHER, WAITING, PULL, REPEATS = "failed", "other", "waiting", "pull", "repeats"
 
@@ -25,11 +25,11 @@ KINDS = ("timing", "warming", "compiling", "building", "starting", "peaks", "che
 WHOLE = "whole repeat"
 """From its start to its record, after any queue."""
 
-BEFORE_PHASES = {"launching": "starting", "running": "starting", "queued": WAITING}
-"""By state of a repeat whose process has not started, which is in no record; `running`: a queue allocated a machine."""
+BEFORE_PHASES = {"launching": "starting", "on": "starting", "queued": WAITING}
+"""By state of a repeat whose process has not started, which is in no record; `on HOST`: a queue allocated a machine."""
 
-KIND_OF_STATE = {kind: kind for kind in KINDS} | BEFORE_PHASES | {"cooling": WAITING}
-"""By state of `results.schema.progress.STATES`; all others, and what is in no phase, are `OTHER`."""
+KIND_OF_PHASE = {kind: kind for kind in KINDS} | {"cooling": WAITING}
+"""By phase of a record; all others, and what is in no phase, are `OTHER`."""
 
 Spent = defaultdict[str, float]
 """Seconds by kind, job or host."""
@@ -50,7 +50,7 @@ def time_breakdown(stored: Iterable[StoredRecord]) -> dict[str, Mapping[str, flo
             host = f"{origin.fleet}/{origin.host}" if origin else "-"
             whole = spent.pop(WHOLE, 0.0) + spent[WAITING]
             for phase in record.phases:
-                spent[KIND_OF_STATE.get(phase.name, OTHER)] += phase.seconds
+                spent[KIND_OF_PHASE.get(phase.name, OTHER)] += phase.seconds
             spent[OTHER] += max(0.0, whole - sum(spent.values()))
             hosts[host][REPEATS] += 1
             for kind, seconds in spent.items():
@@ -86,8 +86,8 @@ def _times(folder: RunFolder) -> tuple[defaultdict[str, Spent], Spent]:
                     if kind == "job_result":
                         jobs[job][WHOLE] = _number(event["seconds"])
                     else:
-                        state = event["state"]
-                        begun[job] = "running" if state.startswith("on ") else state, at
+                        state = event["state"].partition(" ")[0]
+                        begun[job] = state, at
                         if state == "launching":
                             jobs.pop(job, None)  # a new attempt
     return jobs, pulls
@@ -104,23 +104,21 @@ def time_breakdown_grid(hosts: Mapping[str, Mapping[str, float]]) -> Grid | None
     Args:
         hosts: From `time_breakdown`.
     """
-    whole = {kind: sum(spent.get(kind, 0.0) for spent in hosts.values()) for kind in KINDS}
-    total = sum(whole.values())
-    if not total:
-        return None
-    rows = []
+    rows, whole = list[dict[str, str]](), Spent(float)
     for host, spent in hosts.items():
-        seconds = [spent.get(kind, 0.0) for kind in KINDS]
-        if sum(seconds):
-            rows.append([host, f"{spent.get(REPEATS, 0):.0f}", *map(_clock, seconds), _clock(sum(seconds))])
-    shares = [f"{whole[kind] / total:.0%}" if whole[kind] else "" for kind in KINDS]
-    return Grid(
-        "Where the time went",
-        ["host", "repeats>", *(f"{kind}>" for kind in KINDS), "all>"],
-        [*rows, ["share of all", "", *shares, _clock(total)]],
-        [f"minutes:seconds; timing is {whole['timing'] / total:.0%} of what the hosts spent"],
-        (OTHER, "checking", "peaks", "building", "repeats", "starting"),
-    ).without_empty_columns()
+        seconds = {kind: spent.get(kind, 0.0) for kind in KINDS}
+        seconds["all"] = sum(seconds.values())
+        for kind, of_kind in seconds.items():
+            whole[kind] += of_kind
+        if seconds["all"]:
+            texts = {f"{kind}>": _clock(of_kind) for kind, of_kind in seconds.items()}
+            rows.append({"host": host, "repeats>": f"{spent.get(REPEATS, 0):.0f}", **texts})
+    if not rows:
+        return None
+    shares = {f"{kind}>": f"{of_kind / whole['all']:.0%}" if of_kind else "" for kind, of_kind in whole.items()}
+    rows.append({"host": "share of all", **shares, "all>": _clock(whole["all"])})
+    notes = [f"minutes:seconds; timing is {whole['timing'] / whole['all']:.0%} of what the hosts spent"]
+    return grid_of("Where the time went", rows, notes, (OTHER, "checking", "peaks", "building", "repeats", "starting"))
 
 
 def _clock(seconds: float) -> str:

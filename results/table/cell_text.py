@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from results.schema.health import RULES, Moment
 from results.stats import Interval
-from results.table.columns import Value
+from results.table.columns import Row, Value
 from results.table.comparable import grouped
 from results.table.fleets import FleetRate
 from results.text import enumerated, with_interval
@@ -49,13 +49,9 @@ WARNINGS: dict[str, str] = {
 """Meaning and remedy of each warning code. A test compares the codes with those of `tfbench`."""
 
 
-def warning_notes(warnings: Iterable[str | None]) -> list[str]:
-    """Explain each code once, in alphabetical order.
-
-    Args:
-        warnings: Cells of the column: comma-separated codes, some with a count: `drift (2 of 3)`.
-    """
-    codes = {code for text in warnings for code in warning_codes(text)}
+def warning_notes(rows: Iterable[Row]) -> list[str]:
+    """Explain each warning of rows once, in alphabetical order."""
+    codes = {code for row in rows for code in row.codes}
     return [f"{code}: {WARNINGS[code]}" for code in sorted(codes & WARNINGS.keys())]
 
 
@@ -69,7 +65,7 @@ def warned(rates: Iterable[FleetRate]) -> dict[str, list[str]]:
         for rate in rates
         for row in rate.rows
         if row.host in rate.rates
-        for code in ("", *warning_codes(row.warnings))
+        for code in ("", *row.codes)
     ]
     networks = grouped(((code, place), network) for place, network, code in dict.fromkeys(figures))
     every = {place: of for (code, place), of in networks.items() if not code}
@@ -84,11 +80,6 @@ def warned_notes(rates: Iterable[FleetRate]) -> list[str]:
     """Return notes on warnings about figures that are compared: where, their meaning and remedy."""
     known = {code: places for code, places in warned(rates).items() if code in WARNINGS}
     return [f"{code} ({enumerated(places, HOSTS_NAMED)}): {WARNINGS[code]}" for code, places in known.items()]
-
-
-def warning_codes(cell: str | None) -> list[str]:
-    """Return the codes in a cell of the column of warnings."""
-    return re.findall(r"(?:^|, *)([a-z0-9_]+)", cell or "")
 
 
 HOSTS_NAMED = 4

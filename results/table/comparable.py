@@ -12,7 +12,7 @@ import functools
 import itertools
 import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from results.schema import DEVICE_MODEL, Case, Communication
 from results.table.columns import CASE_COLUMNS, SOFTWARE_COLUMNS, Software, Value
@@ -39,24 +39,17 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Match(NamedTuple):
-    """Whether two measurements may be compared.
+def match(a: Measured, b: Measured) -> tuple[str, tuple[str, ...]]:
+    """Return whether two measurements with a number may be compared.
 
-    Attributes:
-        reason: Why a ratio would be meaningless; empty: comparable.
-        differs: Software columns that differ, shown next to the ratio.
+    Returns:
+        Why a ratio would be meaningless (empty: comparable), and the other software columns that differ, which are
+        shown next to the ratio.
     """
-
-    reason: str
-    differs: tuple[str, ...]
-
-
-def match(a: Measured, b: Measured) -> Match:
-    """Return whether two measurements with a number may be compared, and what else differs."""
     blocking = [name for name in SHARED if a.named(name) != b.named(name)]
     reason = f"{', '.join(blocking)} differ, so different things are measured" if blocking else ""
     differs = (name for name in SOFTWARE_COLUMNS if name not in HARDWARE and a.named(name) != b.named(name))
-    return Match(reason, tuple(differs))
+    return reason, tuple(differs)
 
 
 def setting_of(item: Measured, *, across: Collection[str] = ()) -> SharedSetting:
@@ -73,7 +66,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 EFFORT = ("warmup_steps", "num_steps", "min_seconds")
-"""Columns of the case that set the length of a measurement; omitted by `setting_text`."""
+"""Columns of the case that set the length of a measurement."""
 
 MODES = {"train": "training", "infer": "inference", "device": "device"}
 
@@ -89,8 +82,8 @@ def usual_case(model: str) -> Case:
     return Case(model=model or DEVICE_MODEL)
 
 
-def setting_text(case: Case, *, without: Collection[str] = ("model",)) -> str:
-    """Describe a case's settings: mode, precision, batch and count, then all that differ from their default.
+def setting_text(case: Case, without: Collection[str]) -> str:
+    """Describe a case's settings: mode, precision, batch and count, then those that differ from their default.
 
     Args:
         case: The case.
@@ -108,7 +101,7 @@ def setting_text(case: Case, *, without: Collection[str] = ("model",)) -> str:
     }
     for name in CASE_COLUMNS:
         value = getattr(case, name)
-        if name not in (*parts, "device", *EFFORT) and value not in (None, getattr(usual_case(case.model), name)):
+        if name not in (*parts, "device") and value not in (None, getattr(usual_case(case.model), name)):
             parts[name] = f"{name.replace('_', ' ')} {value}"
     return ", ".join(text for name, text in parts.items() if name not in without)
 
@@ -124,13 +117,8 @@ def case_labels(cases: Iterable[Case], *, known: Collection[str] = ()) -> dict[C
     varying = [name for name in differing(distinct, CASE_COLUMNS) if name not in (*known, "model", "precision")]
     varying += ["num_gpus"] if "device" in varying else []  # the count names the device
     hidden = [name for name in CASE_COLUMNS if name not in varying]
-    effort = [name for name in EFFORT if name in varying]
-    found = {}
-    for case in distinct:
-        more = [f"{name.replace('_', ' ')} {getattr(case, name)}" for name in effort]
-        parts = (f"{case.model} {case.precision}", setting_text(case, without=hidden), *more)
-        found[case] = ", ".join(filter(None, parts))
-    return found
+    texts = {case: setting_text(case, hidden) for case in distinct}
+    return {case: ", ".join(filter(None, (f"{case.model} {case.precision}", text))) for case, text in texts.items()}
 
 
 OWN_SETTINGS = ("batch_norm", "optimizer")

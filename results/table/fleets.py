@@ -20,8 +20,6 @@ from results.table.columns import NO_ORIGIN, SOFTWARE_COLUMNS, CaseOnHost, Row, 
 from results.table.comparable import case_labels, differences, differing, grouped
 from results.text import counted, enumerated
 
-FLOPS = "of peak FLOP/s"
-
 
 @dataclass(frozen=True)
 class FleetRate:
@@ -73,14 +71,6 @@ class FleetRate:
     def log_means(self) -> dict[str, float]:
         """Logarithms of `host_means`."""
         return {host: math.log(mean) for host, mean in self.host_means.items()}
-
-    @property
-    def shares_of_peaks(self) -> dict[str, float]:
-        """Mean shares of the device's measured peaks by heading, without what is unknown."""
-        columns = {FLOPS: "flops_utilisation", "of bandwidth": "bandwidth_utilisation"}
-        shares = {name: [getattr(row, column) for row in self.rows] for name, column in columns.items()}
-        known = {name: [share for share in of_rows if share is not None] for name, of_rows in shares.items()}
-        return {name: statistics.fmean(of_rows) for name, of_rows in known.items() if of_rows}
 
     @property
     def of_fleet(self) -> bool:

@@ -127,10 +127,8 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
             one.repeat = alone[one.number]
         repeats.append(one)
     rows = _rows([one for one in repeats if not one.device])
-    prices = [(row.place, ", ".join(f"{usd:g}" for usd in row.prices)) for row in rows if len(row.prices) > 1]
     problems = [
         *(f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects),
-        *(f"{place}: prices differ between runs ({usd} USD per GPU-hour); the latest is used" for place, usd in prices),
         *unusual_repeats(rows),
     ]
     return Merged(
@@ -194,9 +192,8 @@ def highest_rate(record: Record) -> float:
         return math.inf
     named = [gpu for device in environment.gpus for gpu in specified_gpus(device.name)]
     peaks = [specifications()[gpu].get(PEAKS[case.precision][0], 0.0) for gpu in named or specifications()]
-    limit = case.num_gpus * max(peaks) * 1e12 or math.inf  # 0: the reference lacks this arithmetic
-    steps_per_second = limit * CLOCK_MARGIN * WINOGRAD / (work[0] * case.num_gpus)
-    return steps_per_second * measured.samples / measured.num_steps
+    peak = max(peaks) * 1e12 or math.inf  # 0: the reference lacks this arithmetic
+    return peak * CLOCK_MARGIN * WINOGRAD / work[0] * measured.samples / measured.num_steps
 
 
 FEWEST_DISTINCT_STEPS = 3
@@ -242,22 +239,21 @@ def _rows(repeats: Sequence[Repeat]) -> list[Row]:
     with the same known software, or of the same run, if these have one; else the repeat has a row of its own.
     """
     measured = [one for one in repeats if one.samples_per_second is not None]
-    of_run, early = defaultdict[Any, set[Software]](set), defaultdict[Any, set[Software]](set)
+    likely = defaultdict[Any, set[Software]](set)
     for number, run, software in {(one.number, one.run, one.software) for one in measured}:
-        of_run[number, run].add(software)
-        early[number, software.known_early].add(software)
+        for known in (run, software.known_early):
+            likely[number, known].add(software)
     for one in (one for one in repeats if one.samples_per_second is None):
-        known = one.software
-        likely = of_run[one.number, one.run] if known is None else early[one.number, known.known_early]
-        one.software = next(iter(likely)) if len(likely) == 1 else known or Software()
+        softwares = likely[one.number, one.run if one.software is None else one.software.known_early]
+        one.software = next(iter(softwares)) if len(softwares) == 1 else one.software or Software()
     _doubt(measured)
     groups = grouped(((one.number, one.software), one) for one in repeats).values()
     rows = [(group[0].place.sort_key, _row(group)) for group in groups]
     return [row for _, row in sorted(rows, key=lambda keyed: (*keyed[0], not keyed[1].repeats_ok))]
 
 
-_EXTRA = ("place", "case", "software", "interval", "suspects", "prices", "over", "measured")
-"""Attributes of a row that are no columns: `prices` are the distinct ones, `over` is what the interval is over,
+_EXTRA = ("place", "case", "software", "interval", "suspects", "codes", "over", "measured")
+"""Attributes of a row that are no columns: `codes` are those of its warnings, `over` is what the interval is over,
 `measured` are the repeats with a number."""
 
 _Row = make_dataclass("_Row", (*COLUMNS, *_EXTRA), slots=True)
@@ -303,7 +299,7 @@ def _row(repeats: Sequence[Repeat]) -> Row:
         suspects=sum(one.doubt is not None for one in repeats),
         last_started_at=latest[-1].started_at,
         usd_per_gpu_hour=prices[-1] if prices else None,
-        prices=sorted({*prices}),
+        codes=sorted(map(printable, codes)),
     )
 
 

@@ -9,7 +9,8 @@ from results.schema import GPU, Case, Data, Device, Precision, Telemetry
 from results.schema.enums import SUSPECT
 from results.schema.health import RULES, GPUFacts, Moment
 from results.table.cell_text import WARNINGS, warning_notes
-from tests.unit.results.factory import make_environment, make_measurement
+from results.table.merge import merge_records
+from tests.unit.results.factory import make_environment, make_measurement, make_record, repeats, stored
 from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
 from tfbench.measuring.timing import drift
 from tfbench.peers import Peers
@@ -119,7 +120,8 @@ def test_every_warning_is_explained_below_the_table():
     found |= {code for code, rule in RULES.items() if Moment.TIMING in rule.moments}
     assert found >= {"high_cv", "throttled_power", "gpu_unusable"}
     assert found | {SUSPECT} == set(WARNINGS)
-    assert warning_notes(["drift (2 of 3), high_cv", None, "drift"]) == [
+    rows = merge_records(stored(make_record(warnings=("drift", "high_cv")), *repeats(10.0, warnings=("drift",)))).rows
+    assert warning_notes(rows) == [
         f"drift: {WARNINGS['drift']}",
         f"high_cv: {WARNINGS['high_cv']}",
     ]
