@@ -11,7 +11,6 @@ import json
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,46 +68,36 @@ PULL_BYTES_PER_SECOND = 30e6
 """Rate of a pull, including unpacking, relative to the compressed size (a guess)."""
 
 
+Known = dict[tuple[str, str], tuple[float, str]]
+"""Seconds of a repeat and where they are from, in words, by fleet and case name."""
+
+GUESS = (GUESSED_REPEAT_SECONDS, "guessed")
+
+
 @dataclass(frozen=True)
 class Durations:
-    """Seconds of a repeat, by fleet and case name.
+    """How long repeats take, as far as it is known."""
 
-    Attributes:
-        seen: Medians of earlier runs.
-        computed: Computed from the networks' work and the hosts' speed.
-    """
-
-    seen: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    computed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    known: Known = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan, runs_dir: Path) -> Durations:
-        """Return the durations of a plan's repeats, from the runs of a folder and computed."""
-        return cls(earlier_durations(runs_dir), computed_durations(plan))
+        """Return the durations of a plan's repeats, from the runs of a folder or else computed."""
+        return cls(computed_durations(plan) | earlier_durations(runs_dir))
 
     def __bool__(self) -> bool:
         """Return whether any duration is known."""
-        return bool(self.seen or self.computed)
+        return bool(self.known)
 
     def seconds(self, fleet: str, case: str) -> float:
         """Return the seconds of a repeat, or a guess if unknown."""
-        key = fleet, case
-        return self.seen.get(key, self.computed.get(key, GUESSED_REPEAT_SECONDS))
-
-    def source(self, fleet: str, case: str) -> str:
-        """Say where `seconds` are from."""
-        if (fleet, case) in self.seen:
-            return "from earlier runs"
-        return "computed from the networks' work and the hosts' speed" if (fleet, case) in self.computed else "guessed"
+        return self.known.get((fleet, case), GUESS)[0]
 
 
-def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
-    """Return the durations of repeats in the latest runs.
+def earlier_durations(runs_dir: Path) -> Known:
+    """Return the median durations of repeats in the latest runs.
 
     Truncated lines of journals, and those of another version, are ignored.
-
-    Returns:
-        Median seconds by fleet and case name.
     """
     seconds = defaultdict[tuple[str, str], list[float]](list)
     journals = sorted(runs_dir.glob("*/events.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -120,20 +109,20 @@ def earlier_durations(runs_dir: Path) -> dict[tuple[str, str], float]:
                         event = json.loads(line)
                         if event["status"] == "ok":
                             seconds[event["fleet"], event["case"]].append(float(event["seconds"]))
-    return {key: statistics.median(values) for key, values in seconds.items()}
+    return {key: (statistics.median(values), "from earlier runs") for key, values in seconds.items()}
 
 
-def computed_durations(plan: Plan) -> dict[tuple[str, str], float]:
-    """Return the computed durations of a plan's repeats on the slowest host: seconds by fleet and case name.
+def computed_durations(plan: Plan) -> Known:
+    """Return the computed durations of a plan's repeats on the slowest host.
 
     Repeats with an unknown GPU or network are excluded.
     """
-    found: dict[tuple[str, str], float] = {}
+    found, source = Known(), "computed from the networks' work and the hosts' speed"
     for entry in plan.hosts:
         for case in {job.case.name: job.case for job in plan.jobs_on(entry.host)}.values():
             if (seconds := repeat_seconds(case, entry.host, entry.facts)) is not None:
                 key = entry.host.fleet, case.name
-                found[key] = max(seconds, found.get(key, 0.0))
+                found[key] = max((seconds, source), found.get(key, (0.0, source)))
     return found
 
 
@@ -205,7 +194,7 @@ def estimate(plan: Plan, durations: Durations) -> RunEstimate:
         seconds.append(host_seconds(entry) + sum(durations.seconds(*key) for key in keys) / slots)
         if (hourly := hourly_usd(entry)) is not None:
             usd.append(seconds[-1] * slots * hourly / 3600)
-        basis.update(durations.source(*key) for key in keys)
+        basis.update(durations.known.get(key, GUESS)[1] for key in keys)
     return RunEstimate(max(seconds), sum(usd) if len(usd) == len(seconds) else None, basis)
 
 

@@ -259,7 +259,7 @@ def test_headings_are_never_cut_and_columns_go_by_priority(width: int):
 
 # ---- what is left of a run: it counts down, learns from what has ended, and survives the controller
 
-KNOWN = Durations({("a4000", job.case.name): 100.0 for job in PLAN.jobs})
+KNOWN = Durations({("a4000", job.case.name): (100.0, "seen") for job in PLAN.jobs})
 ALONE = dataclasses.replace(PLAN, hosts=PLAN.hosts[:1])
 SETUP = host_seconds(PLAN.hosts[0])
 STARTED = STORY[0]

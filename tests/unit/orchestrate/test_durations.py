@@ -42,12 +42,14 @@ def quick_plan(facts=CPU):
 def test_the_quick_suite_is_estimated_before_its_first_run():
     plan = quick_plan()
     computed = computed_durations(plan)
-    estimated = estimate(plan, Durations({}, computed))
-    assert estimated.seconds == pytest.approx(3 * sum(computed.values()) + host_seconds(plan.hosts[0]))
+    estimated = estimate(plan, Durations(computed))
+    assert estimated.seconds == pytest.approx(
+        3 * sum(seconds for seconds, _ in computed.values()) + host_seconds(plan.hosts[0])
+    )
     assert {basis.partition(" ")[0] for basis in estimated.basis} == {"computed"}
     assert 12 * 15 + 100 < estimated.seconds < 8 * 60, "fifteen seconds of steps a repeat, and ended in eight minutes"
     narrow = quick_plan(AVX2)
-    assert estimate(narrow, Durations({}, computed_durations(narrow))).seconds == pytest.approx(455, rel=0.1)
+    assert estimate(narrow, Durations(computed_durations(narrow))).seconds == pytest.approx(455, rel=0.1)
 
 
 def test_gpus_are_near_their_published_figures():
@@ -71,11 +73,9 @@ def test_an_estimate_shows_time_cost_and_what_it_rests_on(monkeypatch: pytest.Mo
     common = {"docker": None, "suite": "quick"}
     hosts = [Host(fleet=name, name="a", usd_per_gpu_hour=usd, **common) for name, usd in (("x", 1.0), ("y", 3.0))]
     plan = make_plan(hosts, {host.place: facts for host in hosts}, read_suite, run_id="r", seed=1)
-    seen = {("x", name): 30.0 for name in {job.case.name for job in plan.jobs}}
-    estimated = estimate(plan, Durations(seen, {("y", name): 60.0 for _, name in seen}))
-    assert estimate_text(estimated) == (
-        "estimate: 12 min, about 0.72 USD (50% from earlier runs, 50% computed from the networks' work and the hosts' speed)"
-    )
+    seen = {("x", name): (30.0, "from earlier runs") for name in {job.case.name for job in plan.jobs}}
+    estimated = estimate(plan, Durations(seen | {("y", name): (60.0, "computed") for _, name in seen}))
+    assert estimate_text(estimated) == "estimate: 12 min, about 0.72 USD (50% from earlier runs, 50% computed)"
 
 
 TWO_CASES = Suite(repeats=2, cases=[CaseBlock(model=["resnet50_v1.5", "googlenet"], batch_per_gpu=8)])
@@ -96,6 +96,8 @@ def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path, monkeypatch: p
     lines = [json.dumps(common | {"case": case, "status": status, "seconds": s}) for case, s, status in rows]
     (tmp_path / "earlier").mkdir()
     (tmp_path / "earlier" / "events.jsonl").write_text("\n".join([*lines, '{"event": "job_result", "ho']))
-    assert earlier_durations(tmp_path) == {("f", one): 20, ("f", two): 40}
+    assert earlier_durations(tmp_path) == {
+        ("f", name): (seconds, "from earlier runs") for name, seconds in ((one, 20), (two, 40))
+    }
     estimated = estimate(plan, Durations(earlier_durations(tmp_path)))
     assert (estimated.seconds, estimated.basis) == (120, {"from earlier runs": 4})
