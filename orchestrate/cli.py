@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from orchestrate.commands import COMMANDS
@@ -19,6 +20,7 @@ from results import commands as results_commands
 from results import program as programs
 from results.program import PROGRAM, Described, Parsed, flag, help_line, respelled, run_main, started_as_tfbench
 from results.schema.exit_codes import ExitCode
+from results.schema.networks import NETWORKS
 
 MODULES = {
     "doctor": ("tfbench.doctor", "check this machine: driver, GPUs, libraries, TensorFlow; a fix for each finding"),
@@ -50,8 +52,6 @@ def main() -> None:
     """Run the program; the entry point of the installed command."""
     arguments = sys.argv[1:]
     if line := os.environ.get("COMP_LINE"):
-        from orchestrate.completion import candidates
-
         print("\n".join(candidates(described(), line)))
         return
     if arguments and arguments[0] in MODULES:
@@ -88,7 +88,7 @@ def described() -> dict[str, Described]:
 
 
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], flag("whose script")]) -> int:
-    """Print a completion script for a shell.
+    """Print a completion script for a shell, which starts the program with the line so far in `COMP_LINE`.
 
     Example: completion bash
     """
@@ -100,6 +100,39 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], flag("whose scri
     }
     print(scripts[shell])
     return ExitCode.OK
+
+
+def values_of(argument: str) -> Iterable[str]:
+    """Return the values of an argument that has no choices, by its name; none: anything, such as a number or file."""
+    from orchestrate.suites import suite_names
+    from results.runs.store import run_folders
+
+    if argument in ("run", "runs"):
+        return sorted((path.name for path in run_folders()), reverse=True)
+    if argument in ("suite", "name"):
+        return suite_names()
+    return NETWORKS if argument == "model" else ()
+
+
+def candidates(commands: Mapping[str, Described], line: str) -> list[str]:
+    """Return what may stand at the cursor, for the Tab key; none: the shell offers files.
+
+    Args:
+        commands: Those of the program, by name.
+        line: From the program's name to the cursor; its last word may be empty.
+    """
+    _, *before, last = re.split(" +", line)
+    if not before:
+        return [name for name in commands if name.startswith(last)]
+    if not callable(command := commands.get(before[0])):
+        return []
+    parser = programs.command_parser(command, PROGRAM)
+    of_flag = parser._option_string_actions.get(before[-1])
+    actions = [of_flag] if of_flag and of_flag.nargs != 0 else parser._get_positional_actions()
+    values: Iterable[str] = parser._option_string_actions
+    if not last.startswith("-"):
+        values = [value for action in actions for value in action.choices or values_of(action.dest)]
+    return [value for value in dict.fromkeys(values) if value.startswith(last)]
 
 
 def _become(command: str, *arguments: str) -> None:

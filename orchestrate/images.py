@@ -53,7 +53,7 @@ def perform(action: str, names: Sequence[str], what: Images, probe: Probe) -> in
         raise UserError("push --hosts chooses the variants and the registry. Remove VARIANT and --registry, or --hosts")
     if unknown := [unknown_variant(name) for name in names if name not in read_variants()]:
         raise UserError("\n".join(unknown))
-    act = _built_and_pushed if what.hosts else {"build": build_variant, "push": _push, "verify": _verify}[action]
+    act = {"build": build_variant, "push": _push, "verify": _verify}[action]
     is_good: dict[str, bool] = {}
     with contextlib.closing(DockerEngine(controller_address(what.engine))) as engine:
 
@@ -61,6 +61,8 @@ def perform(action: str, names: Sequence[str], what: Images, probe: Probe) -> in
             for reference, name in ((image_name(registry, name), name) for registry, name in wanted):
                 if reference not in is_good:
                     try:
+                        if what.hosts and engine.image_id(reference) is None:
+                            build_variant(engine, read_variants()[name], reference, what)
                         is_good[reference] = act(engine, read_variants()[name], reference, what)
                     except HostError as error:
                         _print_status(f"{name}: {error.cause}")
@@ -86,12 +88,6 @@ def perform(action: str, names: Sequence[str], what: Images, probe: Probe) -> in
 def _push(engine: DockerEngine, _: Variant, reference: str, __: Images) -> bool:
     _print_result(f"{reference}@{engine.push(reference, _progress(reference))}")
     return True
-
-
-def _built_and_pushed(engine: DockerEngine, variant: Variant, reference: str, what: Images) -> bool:
-    if engine.image_id(reference) is None:
-        build_variant(engine, variant, reference, what)
-    return _push(engine, variant, reference, what)
 
 
 def _verify(engine: DockerEngine, variant: Variant, reference: str, _: Images) -> bool:

@@ -325,16 +325,12 @@ def host_job(host: Host, facts: Facts | None, case: Case, repeat: int, run_id: s
     """
     images = _images(host, facts)
     image = image or next(iter(images), None)
-    gpus: list[int] = []
-    uuids: dict[int, str | None] = {}
-    blocked = None
-    if facts is not None:
-        uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
-        if case.device is Device.GPU:
-            gpus = _usable_gpus(host, facts)[: case.num_gpus]
-            if len(gpus) < case.num_gpus:
-                cause = f"the case needs {case.num_gpus} GPU, the host offers {len(gpus)}"
-                blocked = Status.NO_GPU, "; ".join(filter(None, (cause, cpu_refusal(host, facts))))
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus} if facts is not None else {}
+    wanted = case.num_gpus if facts is not None and case.device is Device.GPU else 0
+    gpus, blocked = _usable_gpus(host, facts)[:wanted], None
+    if facts is not None and len(gpus) < wanted:
+        cause = f"the case needs {wanted} GPU, the host offers {len(gpus)}"
+        blocked = Status.NO_GPU, "; ".join(filter(None, (cause, cpu_refusal(host, facts))))
     if image is not None and image.status is not Status.OK:
         blocked = (image.status, image.reason)
     origin = Origin(
