@@ -12,7 +12,8 @@ import pandas as pd
 
 from results.compare.comparison import compare, fleets_of
 from results.compare.means import COMPARISON_COLUMNS, comparison_rows, ends
-from results.errors import BadQuestion, UnknownFleet, UserError
+from results.errors import BadQuestion, UnknownFleet
+from results.errors import UserError as UserError
 from results.recommend.answer import advise
 from results.recommend.options import MODES, Advice, RentalOption, listed, read_questions
 from results.runs.store import latest_run, report_place, stored_records, write_file
@@ -185,6 +186,7 @@ class Runs:
         Raises:
             UserError: a price cannot be understood (`BadQuestion`), a run no longer exists (`NotARun`), or the file
                 cannot be written.
+            OSError: the disk is full.
         """
         from results.report.page import make_report
 
@@ -193,10 +195,7 @@ class Runs:
         made = make_report(stored, title, _typed(prices), [Path(name) for name in price_files])
         for line in made.remarks:
             warnings.warn(line, stacklevel=2)
-        try:
-            write_file(file, made.page)
-        except OSError as error:
-            raise UserError(f"{file}: cannot be written: {error.strerror}.") from error
+        write_file(file, made.page)
         return file
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from results.errors import UnknownFleet, UserError, is_disk_full
+from results.errors import UnknownFleet, UserError
 from results.program import among, flag, percentage
 from results.schema.exit_codes import ExitCode
 from results.table.columns import SOFTWARE_COLUMNS
@@ -53,24 +53,14 @@ def read(runs: Sequence[str], *, quiet: bool = False) -> Merged:
 
 
 def put(text: str, path: Path | None) -> None:
-    """Write a text to a file and its path to stderr, or the text to stdout without a path.
-
-    Raises:
-        UserError: the file cannot be written.
-        OSError: the disk is full.
-    """
+    """Write a text to a file and its path to stderr, or the text to stdout without a path; raises as `write_file`."""
     from results.runs.store import write_file
 
     if path is None:
         sys.stdout.write(text)
-        return
-    try:
+    else:
         write_file(path, text)
-    except OSError as error:
-        if is_disk_full(error):
-            raise
-        raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file.") from error
-    print(path, file=sys.stderr)
+        print(path, file=sys.stderr)
 
 
 def warn(problems: Sequence[str]) -> None:
@@ -395,8 +385,6 @@ def gpus(
     names: Annotated[
         list[str], flag("e.g. A4000 A5000; a family, e.g. A100, means all of it", metavar="GPU", nargs="+")
     ],
-    *,
-    format: Format = "text",
 ) -> int:
     """Compare the specifications of GPUs.
 
@@ -405,13 +393,10 @@ def gpus(
     from results.reference import gpu_comparison
 
     found = gpu_comparison.named_gpus(names)
-    if format == "json":
-        sys.stdout.write(gpu_comparison.comparison_json(found))
-        return ExitCode.OK
     figures, *sentences = gpu_comparison.gpu_grids(found)
-    print_parts(format, gpu_comparison.comparison_lines(found), figures)
+    print_parts("text", gpu_comparison.comparison_lines(found), figures)
     for grid in sentences:
-        print_parts(format, grid if format == "markdown" else gpu_comparison.as_lines(grid), strong=True)
+        print_parts("text", gpu_comparison.as_lines(grid), strong=True)
     return ExitCode.OK
 
 

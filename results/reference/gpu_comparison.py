@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -79,17 +78,6 @@ def comparison_lines(gpus: Sequence[str]) -> list[str]:
 def as_lines(grid: Grid) -> list[str]:
     """Return a table of sentences as lines of text, with the cells of a row one after the other."""
     return [grid.title, *(": ".join(filter(None, row)) for row in grid.rows)]
-
-
-def comparison_json(gpus: Sequence[str]) -> str:
-    """Return the comparison as JSON; figures are in the order of `gpus`."""
-    document = {
-        "gpus": gpus,
-        "figures": figures_of(gpus),
-        "contradictions": contradictions_of(gpus),
-        "conclusions": comparison_lines(gpus),
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _ratio(gpus: Sequence[str], quantity: str) -> str:

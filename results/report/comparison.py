@@ -61,14 +61,12 @@ def compare_grid(
         if count > 1:
             rows.append({"": SIGNS[mark_of(mean)], "case": f"mean of {count}: {kind}", "ratio>": with_interval(mean)})
     notes = _ratio_notes(found) if found else []
-    for side, of_side in ((a, [item.a for item in found]), (b, [item.b for item in found])):
-        failed = [(rate, host, why) for rate in of_side for host, why in rate.failed.items() if host in rate.rates]
-        texts = [f"{host} in {labels[rate.case]}, {why}" for rate, host, why in failed]
-        notes += [f"failed on {side}: {'; '.join(shortened(texts, MOST_LISTED))}"] if texts else []
     alone = case_labels(rate.case for rate in (*only_a, *only_b))
-    for side, only in ((a, only_a), (b, only_b)):
-        cases = shortened([alone[rate.case] for rate in only], MOST_LISTED)
-        notes += [f"measured on {side} only: {'; '.join(cases)}"] if cases else []
+    for side, of_side, only in ((a, [item.a for item in found], only_a), (b, [item.b for item in found], only_b)):
+        failed = [(rate, host, why) for rate in of_side for host, why in rate.failed.items() if host in rate.rates]
+        places = [f"{host} in {labels[rate.case]}, {why}" for rate, host, why in failed]
+        texts = {f"failed on {side}": places, f"measured on {side} only": [alone[rate.case] for rate in only]}
+        notes += [f"{what}: {'; '.join(shortened(of, MOST_LISTED))}" for what, of in texts.items() if of]
     return grid_of(f"{a} / {b}", rows, notes)
 
 

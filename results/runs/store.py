@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from results.errors import NotARun, UserError
+from results.errors import NotARun, UserError, is_disk_full
 from results.runs.reading import from_json
 from results.schema import Record
 from results.schema.record_json import MAX_RECORD_BYTES, RecordError, to_json
@@ -342,11 +342,21 @@ def _checked_name(name: str, what: str) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write or replace a file atomically; a device or pipe, such as /dev/stdout, is written to."""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-    else:
-        _write_whole(Path(os.path.realpath(path)), text)
+    """Write or replace a file of the user atomically; a device or pipe, such as /dev/stdout, is written to.
+
+    Raises:
+        UserError: The file cannot be written.
+        OSError: The disk is full.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _write_whole(Path(os.path.realpath(path)), text)
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise UserError(f"{path}: cannot be written: {error.strerror}. Choose another file.") from error
 
 
 def _write_whole(path: Path, text: str) -> None:

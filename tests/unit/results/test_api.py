@@ -156,7 +156,9 @@ def test_mistakes_are_user_errors_that_say_what_came_in(run):
         read.recommend("resnet5")
     with pytest.raises(BadQuestion, match=r"^--budget: must be a number above 0\. Received: 1$"):
         read.recommend(budget="1")
-    with pytest.raises(UserError, match=r"nowhere/x\.html: cannot be written: No such file or directory\.$"):
+    with pytest.raises(
+        UserError, match=r"nowhere/x\.html: cannot be written: No such file or directory\. Choose another file\.$"
+    ):
         read.report("nowhere/x.html")
 
 

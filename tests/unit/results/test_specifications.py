@@ -80,8 +80,7 @@ def test_the_memory_of_a_step_grows_with_the_area_of_images():
     assert large == pytest.approx(twice) and large > 2 * small
 
 
-def test_all_gpus_are_printed_as_markdown(capsys):
-    """As text and JSON: tests/golden."""
-    assert program.main(["results", "gpus", *gpus.specifications(), "--format", "markdown"]) == 0
+def test_all_gpus_are_printed(capsys):
+    assert program.main(["results", "gpus", *gpus.specifications()]) == 0
     printed = capsys.readouterr().out
-    assert "| memory bandwidth | GB/s |" in printed and "MI100" in printed
+    assert "memory bandwidth" in printed and "MI100" in printed
