@@ -179,19 +179,12 @@ def verdict_grid(hosts: Sequence[CheckedDevice]) -> Grid:
             link = "" if gpu.pcie_width is None else f"{gpu.pcie_generation or '?'} x{gpu.pcie_width}"
             readings = (gpu.sm_clock_mhz, gpu.power_watts, gpu.temperature_celsius)
             shown = ["" if reading is None else f"{reading:.0f}" for reading in readings]
-            of_gpu, of_host = ([_cell(rate, device) for rate in rates] for rates in (OF_GPU, OF_HOST))
+            of_gpu, of_host = ([rate.shown(device.rates.get(rate.name)) for rate in of] for of in (OF_GPU, OF_HOST))
             rows.append([name, label, str(device.verdict), *of_gpu, link, *shown, *of_host])
             notes += [f"{where}: {finding.verdict}: {finding.figure}: {finding.text}" for finding in device.findings]
     of_gpu, of_host = ([f"{rate.name} {rate.unit}>" for rate in rates] for rates in (OF_GPU, OF_HOST))
     columns = ["host", "device", "verdict", *of_gpu, "link", "clock MHz>", "power W>", "°C>", *of_host]
     return Grid("Deep check", columns, rows, notes).without_empty_columns()
-
-
-def _cell(rate: Rate, device: CheckedDevice) -> str:
-    if rate.name not in device.rates:
-        return ""
-    value = rate.shown(device.rates[rate.name])
-    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -216,9 +209,12 @@ class Rate:
     specified: str | None = None
     of_specification: float | None = None
 
-    def shown(self, value: float) -> float:
-        """Return a figure in its display unit."""
-        return value * SCALES[self.unit]
+    def shown(self, value: float | None) -> str:
+        """Return a figure in its display unit; empty: there is none."""
+        if value is None:
+            return ""
+        scaled = value * SCALES[self.unit]
+        return f"{scaled:.3g}" if scaled < 1000 else f"{scaled:,.0f}"
 
 
 SCALES = {"TFLOP/s": 1e-12, "GFLOP/s": 1e-9, "GB/s": 1e-9, "million loops/s": 1e-6}
@@ -324,7 +320,7 @@ def _slow_rates(device: CheckedDevice, equal: Sequence[CheckedDevice]) -> Iterat
             if not value >= usual * (1 - warning):  # nor a number
                 short = 1 - value / usual
                 verdict = Acceptance.REJECT if short > reject else Acceptance.WARNING
-                text = f"{_shown(value, rate)}, {short:.0%} below {name} ({_shown(usual, rate)})"
+                text = f"{rate.shown(value)} {rate.unit}, {short:.0%} below {name} ({rate.shown(usual)} {rate.unit})"
                 yield HostFinding(verdict, rate.name, text)
                 break
 
@@ -339,7 +335,3 @@ def _specified(gpu: GPUFacts, rate: Rate) -> tuple[float, str] | None:
     names = specified_gpus(gpu.name or "")
     known = [figures[rate.specified] for name in names if rate.specified in (figures := specifications()[name])]
     return (min(known) / SCALES[rate.unit], "the specification") if known else None
-
-
-def _shown(value: float, rate: Rate) -> str:
-    return f"{rate.shown(value):.3g} {rate.unit}"

@@ -178,6 +178,9 @@ def event_name(kind: type[Event]) -> str:
     return NAMES.get(kind) or re.sub(r"(?<!^)([A-Z])", r"_\1", kind.__name__).lower()
 
 
+_KINDS = {event_name(kind): kind for kind in Event.__subclasses__()}
+
+
 def event_document(event: Event) -> dict[str, Any]:
     """Return plain data for JSON: `{"event": name, "at": UTC time, …}`."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -186,10 +189,8 @@ def event_document(event: Event) -> dict[str, Any]:
 
 def stored_event(document: dict[str, Any]) -> tuple[Event, float] | None:
     """Return the event of a line of a journal, and when it happened, in seconds since the epoch; None: unknown."""
-    kind = next((kind for kind in Event.__subclasses__() if event_name(kind) == document.get("event")), None)
-    if kind is None:
-        return None
     try:
+        kind = _KINDS[document["event"]]
         known = {item.name: document[item.name] for item in fields(kind) if item.name in document}  # type: ignore[arg-type]
         return kind(**known), datetime.fromisoformat(document["at"]).timestamp()
     except (KeyError, TypeError, ValueError):  # of another version

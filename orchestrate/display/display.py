@@ -6,11 +6,12 @@ their readers (`results.schema.streams.LastingStream`), and readers that stall d
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
-from collections import Counter, defaultdict
-from typing import IO, Self
+from collections import Counter
+from typing import IO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,6 +26,7 @@ from orchestrate.running.state import QUEUED, SKIPPED, TRIED_AGAIN, HostState, R
 from orchestrate.text import each, plain_text, shown
 from results.program import command_line
 from results.schema import Status
+from results.table.comparable import grouped
 from results.text import shortened
 from results.text_table import Grid, live_table, print_line
 
@@ -93,10 +95,8 @@ MAX_CAUSES, MAX_HOSTS_NAMED = 10, 4
 
 def failures(state: RunState) -> list[str]:
     """Summarise what failed by cause and host, with the command that repeats only that."""
-    groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for (host, repeat), *_ in state.repeats.values():
-        if repeat.status not in ("", Status.OK, SKIPPED):
-            groups[repeat.status, repeat.cause].append(host.entry.host.key)
+    failed = [repeat for repeat in state.repeats.values() if repeat.status not in ("", Status.OK, SKIPPED)]
+    groups = grouped(((one.status, one.cause), one.hosts[0].entry.host.key) for one in failed)
     if not groups and state.done == len(state.jobs):
         return []
     lines = []
@@ -116,14 +116,8 @@ PLAIN_STEP_SECONDS = 10.0
 """Minimum time between two step lines of a host, to keep the output readable."""
 
 
-class Display:
+class Display(contextlib.ExitStack):
     """Shows nothing of a run; others show events. Use as a context manager around a run."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         """Show an event, which the state of the run contains."""
@@ -133,6 +127,7 @@ class JSONDisplay(Display):
     """One event per line, as JSON in ASCII, which is safe on a terminal."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
+        super().__init__()
         self._stream = undelayed(stream or sys.stdout)
 
     def show(self, event: Event) -> None:
@@ -150,6 +145,7 @@ class PlainDisplay(Display):
     """One line per event, for pipes and log files."""
 
     def __init__(self, stream: IO[str], state: RunState) -> None:
+        super().__init__()
         self._stream = undelayed(stream)
         self._began = time.monotonic()
         self._next_step: dict[str, float] = {}
@@ -193,16 +189,7 @@ AT_WORK, DROPPED, FAILED, WAITING, DONE = KINDS = ("at work", "dropped", "done w
 _IN_TABLE = (*_FREQUENT, events.ImageReady, events.JobState, events.JobSkipped)
 
 
-class _Live(Live):
-    """A table that is not drawn while its reader is behind."""
-
-    def refresh(self) -> None:
-        """See `Live.refresh`."""
-        if not is_behind(self.console.file):
-            super().refresh()
-
-
-class LiveDisplay(Display):
+class LiveDisplay(Live):
     """A table that is redrawn in place, with messages printed above it.
 
     Args:
@@ -212,19 +199,16 @@ class LiveDisplay(Display):
     """
 
     def __init__(self, console: Console, state: RunState, began: float | None = None) -> None:
-        self._console = console
         self._state = state
         self._began = time.monotonic() if began is None else began
         console.file = undelayed(console.file)
         rate = REFRESH_PER_SECOND if len(state.hosts) <= MANY_HOSTS else 1
-        self._live = _Live(console=console, refresh_per_second=rate, get_renderable=self.render, transient=True)
+        super().__init__(console=console, refresh_per_second=rate, transient=True)
 
-    def __enter__(self) -> LiveDisplay:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+    def refresh(self) -> None:
+        """See `Live.refresh`; draws nothing while the reader is behind."""
+        if not is_behind(self.console.file):
+            super().refresh()
 
     def show(self, event: Event) -> None:
         """Print an event above the table, unless the table shows it: a thousand lines would hide failures."""
@@ -232,16 +216,16 @@ class LiveDisplay(Display):
         if not (isinstance(event, _IN_TABLE) or is_well or getattr(event, "status", None) == Status.OK):
             summary = failures(self._state) if isinstance(event, events.RunFinished) else []
             for line in (describe(event), *summary):
-                print_line(line, self._console)
+                print_line(line, self.console)
 
-    def render(self) -> RenderableType:
+    def get_renderable(self) -> RenderableType:
         """Return the current table."""
         hosts = list(self._state.hosts.values())
-        most = max(FEWEST_ROWS, self._console.height - OTHER_LINES)
+        most = max(FEWEST_ROWS, self.console.height - OTHER_LINES)
         order = sorted(range(len(hosts)), key=lambda index: KINDS.index(_kind(hosts[index])))
         chosen, others = [hosts[index] for index in sorted(order[:most])], [hosts[index] for index in order[most:]]
         rows = [_cells(host, self._state.seconds_left(host.entry.host.key)) for host in chosen]
-        table = live_table(Grid("", COLUMNS, rows, optional=DROPPED_FIRST), self._console)
+        table = live_table(Grid("", COLUMNS, rows, optional=DROPPED_FIRST), self.console)
         lines = []
         if others:
             kinds = Counter(map(_kind, others)).most_common()
@@ -305,7 +289,7 @@ def _cells(host: HostState, seconds_left: float) -> tuple[str, ...]:
     )
 
 
-def make_display(kind: str, console: Console, state: RunState) -> Display:
+def make_display(kind: str, console: Console, state: RunState) -> Display | LiveDisplay:
     """Choose a display.
 
     Args:

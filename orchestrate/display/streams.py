@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -41,8 +42,7 @@ class UndelayedStream:
         self.is_behind = False
         self._stream = stream
         self._file = file
-        self._changed = threading.Condition()
-        self._unread = bytearray()
+        self._unread = queue.Queue[bytes]()
         self._error: OSError | ValueError | None = None
         self._taken_at = time.monotonic()
         threading.Thread(target=self._pass_on, name="output", daemon=True).start()
@@ -53,16 +53,12 @@ class UndelayedStream:
         Raises:
             OSError: An earlier write failed, e.g. because the pipe was closed.
         """
-        data = text.encode(getattr(self._stream, "encoding", None) or "utf-8", "backslashreplace")
-        with self._changed:
-            if not self._unread:
-                self._taken_at = time.monotonic()
-            self._unread += data
-            self._changed.notify_all()
-            if not self.is_behind:
-                self.is_behind = not self._changed.wait_for(lambda: not self._unread, PATIENCE_SECONDS)
-            if self._error is not None:
-                raise self._error
+        self._unread.put(text.encode(getattr(self._stream, "encoding", None) or "utf-8", "backslashreplace"))
+        if not self.is_behind:
+            with (changed := self._unread.all_tasks_done):
+                self.is_behind = not changed.wait_for(lambda: not self._unread.unfinished_tasks, PATIENCE_SECONDS)
+        if self._error is not None:
+            raise self._error
         return len(text)
 
     def flush(self) -> None:
@@ -70,10 +66,9 @@ class UndelayedStream:
 
     def finish(self, seconds: float) -> bool:
         """Wait for the reader, until it has taken nothing for so long; return whether it has everything."""
-        with self._changed:
-            while self._unread and time.monotonic() - self._taken_at < seconds:
-                self._changed.wait(0.1)
-            return not self._unread
+        while self._unread.unfinished_tasks and time.monotonic() - self._taken_at < seconds:
+            time.sleep(0.1)
+        return not self._unread.unfinished_tasks
 
     def __getattr__(self, name: str) -> object:
         """Delegate all other attributes to the stream."""
@@ -81,23 +76,18 @@ class UndelayedStream:
 
     def _pass_on(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._unread)
-                piece = bytes(self._unread[:PIECE_BYTES])
-            try:
-                taken = self._file.write(piece)
-            except (OSError, ValueError) as error:
-                self._error, taken = error, len(self._unread)
-            if taken is None:  # somebody made the file non-blocking
-                time.sleep(0.1)
-                continue
-            with self._changed:
-                del self._unread[:taken]
-                self._taken_at = time.monotonic()
-                if self._unread:
-                    continue
-                self.is_behind = False
-                self._changed.notify_all()
+            data, self._taken_at = memoryview(self._unread.get()), time.monotonic()
+            while data:
+                try:
+                    taken = self._file.write(data[:PIECE_BYTES])
+                except (OSError, ValueError) as error:
+                    self._error, taken = error, len(data)
+                if taken is None:  # somebody made the file non-blocking
+                    time.sleep(0.1)
+                else:
+                    data, self._taken_at = data[taken:], time.monotonic()
+            self._unread.task_done()
+            self.is_behind = self.is_behind and not self._unread.empty()
 
 
 def is_behind(stream: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -25,6 +25,7 @@ from orchestrate.text import each, plain_text
 from results.runs.store import ReadingNotes, RunFolder
 from results.schema import GPU, Status
 from results.schema.record_json import NewerRecord
+from results.table.comparable import grouped
 from results.text import counted
 from results.text_table import Grid
 
@@ -129,7 +130,7 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
         remedy = "" if isinstance(error, NewerRecord) else "not a record, resume measures it again: "
         unreadable.add_problem(folder.record_path(job_id), f"{remedy}{error}")
     places: dict[HostPlace, list[RepeatState]] = {entry.host.place: [] for entry in plan.hosts}
-    for (_, repeat), *_ in state.repeats.values():
+    for repeat in state.repeats.values():
         places.setdefault(repeat.job.place, []).append(repeat)
     hosts = []
     for (fleet, host), repeats in places.items():
@@ -195,10 +196,7 @@ def _notes(entry: HostPlan) -> list[str]:
 
 def _by_reason(excluded: Iterable[str]) -> list[str]:
     """Group cases with the same reason: of a suite for 8 GPUs, one GPU excludes a dozen."""
-    cases: defaultdict[str, list[str]] = defaultdict(list)
-    for text in excluded:
-        case, _, reason = text.partition(": ")
-        cases[reason].append(case)
+    cases = grouped((reason, case) for case, _, reason in (text.partition(": ") for text in excluded))
     return [
         f"{names[0]}: {reason}" if len(names) == 1 else f"{len(names)} cases ({names[0]}, …): {reason}"
         for reason, names in cases.items()

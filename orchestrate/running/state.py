@@ -63,10 +63,11 @@ class RunOutcome:
 
 @dataclass(slots=True)
 class RepeatState:
-    """A repeat on a host, or a host's part in a repeat on several.
+    """A repeat on a host, or on several that train together.
 
     Attributes:
         job: The whole repeat.
+        hosts: Those on which it runs; the first leads it.
         state: Its last state, while it runs.
         began: Since when it has a machine, in seconds since the epoch; None: it waits or has ended.
         ran: Seconds for which it had machines before.
@@ -75,6 +76,7 @@ class RepeatState:
     """
 
     job: Job
+    hosts: list[HostState] = field(default_factory=list)
     state: str = ""
     began: float | None = None
     ran: float = 0.0
@@ -103,7 +105,7 @@ class HostState:
 
     Attributes:
         entry: Its part of the plan.
-        repeats: Its repeats by id, and its parts of repeats on several hosts.
+        repeats: Its repeats, by the id of its part.
         usd_per_second: What it costs; a queue costs that for each repeat that has a machine. 0: no price.
         running: What runs, by the id of the whole repeat.
         latest: The repeat that changed its state last.
@@ -160,7 +162,7 @@ class RunState:
     Attributes:
         early: Has all records that count.
         hosts: By `Host.key`.
-        repeats: The parts of each repeat with their hosts, by id; the first host leads it.
+        repeats: By id.
         counts: Number of repeats that have ended or are not needed, by status.
         folder: The run's folder, once the run has started.
     """
@@ -169,7 +171,7 @@ class RunState:
         self.jobs = plan.jobs
         self.early = StopEarly(plan)
         self.hosts: dict[str, HostState] = {}
-        self.repeats: dict[str, list[tuple[HostState, RepeatState]]] = {}
+        self.repeats = {job.id: RepeatState(job) for job in plan.jobs}
         self.counts: Counter[str] = Counter()
         self.stopping: events.Stopping | None = None
         self.folder = ""
@@ -177,13 +179,12 @@ class RunState:
         self._epoch = time.time() - clock_seconds()  # clocks are set while benchmarks run
         self._durations = durations
         self._measured: dict[tuple[str, str], float] = {}
-        whole = {part.id: multi.job for multi in plan.multi_host_jobs for part in multi.members}
+        whole = {part.id: multi.job.id for multi in plan.multi_host_jobs for part in multi.members}
         for entry in plan.hosts:
-            repeats = {part.id: RepeatState(whole.get(part.id, part)) for part in plan.jobs_on(entry.host)}
-            host = HostState(entry, repeats, (hourly_usd(entry) or 0.0) / 3600)
-            self.hosts[entry.host.key] = host
+            repeats = {part.id: self.repeats[whole.get(part.id, part.id)] for part in plan.jobs_on(entry.host)}
+            host = self.hosts[entry.host.key] = HostState(entry, repeats, (hourly_usd(entry) or 0.0) / 3600)
             for repeat in repeats.values():
-                self.repeats.setdefault(repeat.job.id, []).append((host, repeat))
+                repeat.hosts.append(host)
 
     # -- records and events ----------------------------------------------------------------------------------------
 
@@ -201,8 +202,7 @@ class RunState:
         self.early = StopEarly(self._plan)
         self.counts.clear()
         for job in self.jobs:
-            for _, repeat in self.repeats[job.id]:
-                repeat.status = repeat.cause = ""
+            self.repeats[job.id].status = ""
             try:
                 record = folder.read_record(job.id)
             except RecordError as error:
@@ -240,19 +240,19 @@ class RunState:
                 self._end(event.job, SKIPPED, None, at)
             case events.JobResult():
                 self._end(event.job, event.status, event.cause, at)
-                for _, repeat in self.repeats.get(event.job, []) if event.status == Status.OK and event.seconds else ():
-                    self._measured[repeat.kind] = event.seconds
+                if event.status == Status.OK and event.seconds and event.job in self.repeats:
+                    self._measured[self.repeats[event.job].kind] = event.seconds
             case _ if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
                 self._note_host(of, event, at)
 
     def _end(self, job_id: str, status: str, cause: str | None, at: float) -> None:
-        parts = self.repeats.get(job_id, [])
-        if parts:
-            self.counts[status] += 1
-        for host, repeat in parts:
+        if (repeat := self.repeats.get(job_id)) is None:
+            return
+        self.counts[status] += 1
+        repeat.release(at)
+        repeat.status, repeat.cause = status, cause or ""
+        for host in repeat.hosts:
             host.running.pop(job_id, None)
-            repeat.release(at)
-            repeat.status, repeat.cause = status, cause or ""
             if host.entry.host.queue is None and all(one.status for one in host.repeats.values()):
                 host.ended = at
 
@@ -291,7 +291,7 @@ class RunState:
 
     def is_done(self, job: Job) -> bool:
         """Return whether a repeat has a record, or is not needed."""
-        return bool(self.repeats[job.id][0][1].status)
+        return bool(self.repeats[job.id].status)
 
     def outcome(self) -> RunOutcome:
         """Count the repeats now."""
@@ -338,9 +338,9 @@ class RunState:
 
     def rest_usd(self, job: Job | None = None) -> float:
         """Return the expected cost of a repeat; None: of the rest of all that run."""
-        running = ((host, one) for host in self.hosts.values() for one in host.running.values())
-        parts, now = running if job is None else self.repeats[job.id], self._now()
-        return sum(self._left(repeat, now) * host.usd_per_second for host, repeat in parts)
+        running = {name for host in self.hosts.values() for name in host.running}
+        repeats, now = [self.repeats[name] for name in (running if job is None else {job.id})], self._now()
+        return sum(self._left(repeat, now) * host.usd_per_second for repeat in repeats for host in repeat.hosts)
 
     def fitting_repeats(self, usd: float) -> int:
         """Return about how many repeats a run could finish, round by round, before it has cost this much."""

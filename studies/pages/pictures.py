@@ -192,7 +192,7 @@ def live_table(plan: Plan, stream: Sequence[tuple[float, Event]]) -> str:
         for _, event in seen:
             state.note(event)
             display.show(event)
-        console.print(display.render())
+        console.print(display.get_renderable())
         return console.export_svg(title="tfbench run")
 
 

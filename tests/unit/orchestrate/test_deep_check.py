@@ -170,7 +170,7 @@ def test_three_faulty_gpus_of_eight_are_named_and_five_accepted():
     assert texts[2, "fp16 products"] == "448 TFLOP/s, 30% below the fleet's median (640 TFLOP/s)"
     assert texts[5, "pcie_width"].startswith("PCIe ×4 of ×16. reseat the GPU")
     assert texts[5, "copies to the GPU"] == "6.5 GB/s, 75% below the fleet's median (26 GB/s)"
-    assert texts[7, "memory"] == "2.5e+03 GB/s, 14% below the fleet's median (2.9e+03 GB/s)"
+    assert texts[7, "memory"] == "2,500 GB/s, 14% below the fleet's median (2,900 GB/s)"
     assert {gpu for gpu, _ in texts} == {2, 5, 7}
 
 

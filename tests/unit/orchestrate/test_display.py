@@ -112,7 +112,7 @@ def shown(console: Console) -> str:
 def table(display: LiveDisplay) -> str:
     """Draw the table once, as the terminal would show it now."""
     console = terminal()
-    console.print(display.render())
+    console.print(display.get_renderable())
     return "\n".join(line.rstrip() for line in shown(console).splitlines())
 
 
@@ -162,7 +162,7 @@ EVIL_STORY.remove(next(event for event in EVIL_STORY if isinstance(event, ImageP
 
 def test_escape_sequences_and_markup_reach_no_terminal():
     display = live(EVIL_STORY)
-    for written in (plain(EVIL_STORY), shown(display._console) + table(display)):
+    for written in (plain(EVIL_STORY), shown(display.console) + table(display)):
         assert all(line == plain_text(line) for line in written.splitlines())
         assert "[bold red]x[/]" in written and ":smile:" in written, "markup is text"
     stream = io.StringIO()
@@ -221,10 +221,10 @@ def test_of_a_hundred_hosts_those_that_work_or_failed_are_shown():
 
 def test_ctrl_c_is_seen_above_the_table_and_stays_below_it():
     display = live([])
-    console = display._console
+    console = display.console
     with display:
         tell(display, display._state, [Stopping(now=False, hint="Press Ctrl-C again to end them now.")])
-        display._live.refresh()
+        display.refresh()
         assert "stopping… no new repeats will start" in shown(console)
         tell(display, display._state, [Stopping(now=True, hint="")])
         assert "stopping: ending the running repeats" in shown(console)
@@ -247,7 +247,7 @@ def test_headings_are_never_cut_and_columns_go_by_priority(width: int):
     events: list[Event] = [JobState(job=job, host=host, state="compiling")]
     events += [JobStep(job=job, host=host, step=100, samples_per_second=12345.6, unit="images")]
     console = terminal(width=width)
-    console.print(live(events, plan, width=width).render())
+    console.print(live(events, plan, width=width).get_renderable())
     heading, *rows = (line.rstrip() for line in shown(console).splitlines() if line.strip())
     columns = [" ".join(words.split()) for words in re.split(r"\s{2,}", heading.strip())]
     known = {name.removesuffix(">").replace("\u00a0", " ") for name in COLUMNS}
