@@ -299,7 +299,8 @@ def measure(
 
     def interrupted() -> None:
         if not stop.running.is_set():
-            now = stop.ask() > 1
+            stop.ask()
+            now = stop.running.is_set()
             hint = f"{'' if now else 'Press Ctrl-C again to end them now. '}{resume_hint(folder)}"
             # The interrupted thread may hold the lock of the bus or of a stream.
             reports.submit(bus.emit, Stopping(now=now, hint=hint))

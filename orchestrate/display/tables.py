@@ -27,7 +27,7 @@ from results.schema import GPU, Status
 from results.schema.record_json import NewerRecord
 from results.table.comparable import grouped
 from results.text import counted
-from results.text_table import Grid
+from results.text_table import Grid, grid_of
 
 Probed = Mapping[HostPlace, Facts | str]
 """The facts of hosts, or why they could not be probed."""
@@ -164,23 +164,22 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
 def status_grid(status: Mapping[str, Any]) -> Grid:
     """Return a document of `status_document` as a table."""
     rows = [
-        [
-            host["fleet"],
-            host["host"],
-            f"{host['ended']}/{host['repeats']}",
-            str(host["skipped"] or ""),
-            str(host["ok"]),
-            ", ".join(f"{number} {word}" for word, number in host["failed"].items()),
-            "; ".join(host["causes"]),
-            plain_text(each(host["now"], numbered=len(host["now"]) > 1)),
-        ]
+        {
+            "fleet": host["fleet"],
+            "host": host["host"],
+            "ended>": f"{host['ended']}/{host['repeats']}",
+            "skipped>": str(host["skipped"] or ""),
+            "ok>": str(host["ok"]),
+            "failed": ", ".join(f"{number} {word}" for word, number in host["failed"].items()),
+            "why": "; ".join(host["causes"]),
+            "now": plain_text(each(host["now"], numbered=len(host["now"]) > 1)),
+        }
         for host in status["hosts"]
     ]
     left = f", about {duration(status['seconds_left'])} left" if status["seconds_left"] else ""
     state = f"a controller is active{left}" if status["controller_active"] else "no controller is active"
     notes = [*status["answers"], *status["unreadable"], f"run {status['run']}: {state}; {status['folder']}"]
-    columns = ["fleet", "host", "ended>", "skipped>", "ok>", "failed", "why", "now"]
-    return Grid("", columns, rows, notes).without_empty_columns()
+    return grid_of("", rows, notes)
 
 
 def _notes(entry: HostPlan) -> list[str]:

@@ -84,17 +84,12 @@ class Stop:
             await anyio.sleep(min(left, STOP_POLL_SECONDS))
         return self.launching.is_set()
 
-    def ask(self) -> int:
-        """Request a stop.
-
-        Returns:
-            1 for the first call: no new repeats start; 2 for later ones: running repeats are ended, too.
-        """
-        again, self.asked = self.asked, True
+    def ask(self) -> None:
+        """Request a stop: no new repeats start; once more: running repeats are ended, too."""
         self.launching.set()
-        if again:
+        if self.asked:
             self.running.set()
-        return 2 if again else 1
+        self.asked = True
 
 
 class StorageFailed(UserError):

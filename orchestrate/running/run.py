@@ -94,26 +94,19 @@ async def _run(run: RunContext) -> None:
 
 
 async def _work(run: RunContext) -> None:
-    """Run the repeats: each host its own, then those that hosts of a fleet run together."""
+    """Run the repeats: each host its own, then those that the hosts of each fleet run together."""
     together, is_done = run.plan.multi_host_jobs, run.state.is_done
     entries = {entry.host.place: entry for entry in run.plan.hosts}
     turns = anyio.CapacityLimiter(run.how.max_parallel or math.inf)
     one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
-    ended: dict[HostPlace, anyio.Event] = {}
 
     async def work_alone(machine: Sequence[HostPlace]) -> None:
         async with turns:
             for entry in [entries[place] for place in machine if entries[place].jobs]:
                 own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if not is_done(job)]
                 await Worker(run, [entry], own).work()
-        for place in machine:
-            ended[place].set()
 
     async def work_together(fleet: str) -> None:
-        """Run multi-host jobs once the hosts have finished their own, so that no two wait for each other's hosts."""
-        for place, end in ended.items():
-            if place.fleet == fleet or run.how.max_parallel is not None:
-                await end.wait()
         repeats = [repeat for repeat in together if repeat.job.origin.fleet == fleet]
         places = dict.fromkeys(job.place for repeat in repeats for job in repeat.members)
         todo = [repeat for repeat in repeats if not is_done(repeat.job)]
@@ -122,10 +115,11 @@ async def _work(run: RunContext) -> None:
 
     async with all_or_none() as tasks:
         probed = {entry.host.place: entry.facts for entry in run.plan.hosts if entry.facts is not None}
-        for machine in (*same_machines(probed), *([place] for place in entries)):  # hosts may be one machine
-            if machine[0] not in ended:
-                ended |= {place: anyio.Event() for place in machine}
-                tasks.start_soon(work_alone, machine)
+        machines = same_machines(probed)  # hosts may be one machine
+        several = {place for machine in machines for place in machine}
+        for machine in (*machines, *([place] for place in entries if place not in several)):
+            tasks.start_soon(work_alone, machine)
+    async with all_or_none() as tasks:  # no two fleets wait for each other's hosts
         for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in together):
             tasks.start_soon(work_together, fleet)
 

@@ -55,9 +55,6 @@ GRACE_SECONDS = 5.0
 
 STOPPED = Status.STOPPED, "stopped by the user"
 
-CONTROLLER_REASONS = frozenset({Status.TIMEOUT, Status.STOPPED})
-"""Reasons for which the controller ended a part, other than the failure of another part."""
-
 T = TypeVar("T")
 
 
@@ -167,11 +164,7 @@ class HostSession:
         try:
             await action
         except (HostError, RuntimeError) as error:  # also: no more threads at the moment
-            self.warn(f"could not {what}: {error}")
-
-    def warn(self, message: str) -> None:
-        """Emit a warning about the host."""
-        self.run.warn(message, self.host)
+            self.run.warn(f"could not {what}: {error}", self.host)
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -219,7 +212,7 @@ class RunningPart(Attempt):
                     return
                 except Busy as error:
                     if not waits:
-                        session.warn(f"{error.cause}: waiting until its repeat has ended")
+                        session.run.warn(f"{error.cause}: waiting until its repeat has ended", session.host)
                     waits = True
                 if await session.run.stop.wait(BUSY_SECONDS) or any(part.has_failed for part in parts):
                     raise CancelledInQueue(self.job.id)
@@ -332,7 +325,8 @@ class RunningPart(Attempt):
                 self.began, self.started_at = clock_seconds(), now()
         before, self.session.trouble = self.session.trouble, turn.trouble
         if turn.trouble and not before:
-            self.session.warn(f"the queue does not answer at the moment; its jobs continue: {turn.trouble}")
+            message = f"the queue does not answer at the moment; its jobs continue: {turn.trouble}"
+            self.session.run.warn(message, self.session.host)
 
     # -- its output ----------------------------------------------------------------------------------------------------
 
@@ -411,12 +405,10 @@ def judge_parts(job: Job, parts: Sequence[RunningPart]) -> Record:
     """
     chief = parts[0]
     record = judge(job, chief)
-    if len(parts) == 1:
-        return record
-    if record.status is Status.OK:
+    if len(parts) == 1 or record.status is Status.OK:
         return _with_host_names(record, parts)
     for part in parts:
-        if part.stopped_for is not None and part.stopped_for[0] in CONTROLLER_REASONS:
+        if part.stopped_for is not None and part.stopped_for[0] is not Status.LOST:  # of another part
             return failed_record(job, *part.stopped_for, chief.started_at)
     for part in parts if record.status is Status.LOST else ():
         if part.payload is not None or part.ending.out_of_memory:
@@ -434,5 +426,5 @@ def _with_host_names(record: Record, parts: Sequence[RunningPart]) -> Record:
     if record.measurement is None:
         return record
     names = {part.job.member.rank: part.session.host.name for part in parts if part.job.member is not None}
-    ranks = [dataclasses.replace(rank, host=names[rank.rank]) for rank in record.measurement.ranks]
+    ranks = [dataclasses.replace(rank, host=names.get(rank.rank, rank.host)) for rank in record.measurement.ranks]
     return dataclasses.replace(record, measurement=dataclasses.replace(record.measurement, ranks=ranks))

@@ -21,7 +21,7 @@ from orchestrate.running.context import Abandoned, DevicePeaks, RunContext, Stor
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.probing import PROBE_SECONDS, close
 from orchestrate.running.session import HostSession, RunningPart, judge_parts, run_parts
-from orchestrate.running.state import AWAY, DROP_AFTER, HOST_FAULTS
+from orchestrate.running.state import AWAY, DROP_AFTER, HOST_FAULTS, RepeatState
 from results.schema import Record, Status
 
 
@@ -195,7 +195,7 @@ class Worker:
             return None
         record = judge_parts(repeat.job, parts)
         if len(parts) == 1 and self._may_reattach(chief):
-            chief.session.warn(f"{repeat.job.id} may still run: {record.cause}. Reattaching to it")
+            self._run.warn(f"{repeat.job.id} may still run: {record.cause}. Reattaching to it", self._host)
             self._there.add(repeat.job.id)
             self._todo.appendleft(repeat)  # first: it would slow down any other repeat
             return record
@@ -232,14 +232,13 @@ class Worker:
     async def _cancel_waiting(self) -> None:
         """Cancel what has not started in the queue once the run is stopped; running repeats continue."""
         await self._run.stop.wait(math.inf)
-        session, running = self._sessions[self._host.place], self._run.state.hosts[self._host.key].running
-        if jobs := [*(one.job for one in running.values()), *(one.job for one in self._todo)]:
-            cancel = session.call(lambda: cast(QueueLauncher, session.launcher).cancel_waiting(jobs))
-            await session.attempt("cancel waiting jobs", cancel)
+        running = self._run.state.hosts[self._host.key].running
+        await self._cancel([*running.values(), *self._todo], only_waiting=True)
 
-    async def _cancel(self, repeats: Iterable[JobOnHosts]) -> None:
-        """Remove repeats that will not start from the queue."""
+    async def _cancel(self, repeats: Iterable[JobOnHosts | RepeatState], *, only_waiting: bool = False) -> None:
+        """Remove repeats that are no longer needed from the queue."""
         if (jobs := [repeat.job for repeat in repeats]) and self._in_queue:
             session = self._sessions[self._host.place]
-            clear = session.call(lambda: cast(QueueLauncher, session.launcher).clear(jobs))
-            await session.attempt("cancel jobs that are no longer needed", clear)
+            queue = cast(QueueLauncher, session.launcher)
+            cancel = session.call(partial(queue.cancel_waiting if only_waiting else queue.clear, jobs))
+            await session.attempt("cancel jobs that are no longer needed", cancel)
