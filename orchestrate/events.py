@@ -151,22 +151,28 @@ class HostLost(Event):
     cause: str
 
 
-class RunFinished(Event):
-    """The run has ended.
+@dataclass(frozen=True)
+class RunOutcome:
+    """Counts of the repeats of a run.
 
     Attributes:
         missing: Repeats without a record, because the run was stopped.
         stopped: Those of `failed` that were running when the run was stopped.
-        skipped: Repeats that were not needed (`--stop-early`).
+        skipped: Repeats without a record, because they were not needed (`--stop-early`).
     """
 
-    run_id: str
     ok: int
     failed: int
     missing: int
-    seconds: float
     stopped: int = 0
     skipped: int = 0
+
+
+class RunFinished(RunOutcome, Event):
+    """The run has ended."""
+
+    run_id: str
+    seconds: float
 
 
 NAMES: dict[type, str] = {Warned: "warning"}

@@ -97,7 +97,7 @@ def failures(state: RunState) -> list[str]:
     """Summarise what failed by cause and host, with the command that repeats only that."""
     failed = [repeat for repeat in state.repeats.values() if repeat.status not in ("", Status.OK, SKIPPED)]
     groups = grouped(((one.status, one.cause), one.hosts[0].entry.host.key) for one in failed)
-    if not groups and state.done == len(state.jobs):
+    if not groups and state.done == len(state.repeats):
         return []
     lines = []
     for (status, cause), hosts in sorted(groups.items(), key=lambda group: -len(group[1]))[:MAX_CAUSES]:
@@ -159,7 +159,7 @@ class PlainDisplay(Display):
             if is_behind(self._stream) or now < self._next_step.get(event.host, 0.0):
                 return
             self._next_step[event.host] = now + PLAIN_STEP_SECONDS
-        counted = f"{state.done}/{len(state.jobs)} " if state.jobs else ""
+        counted = f"{state.done}/{len(state.repeats)} " if state.repeats else ""
         left = isinstance(event, events.JobResult | events.Stopping)
         if left and (now >= self._left_until or len(state.hosts) <= FEW_HOSTS):
             self._left, self._left_until = remaining("; ", state), now + LEFT_SECONDS

@@ -18,13 +18,13 @@ from orchestrate import loop
 from orchestrate.engines.base import Launcher, QueueLauncher
 from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import UserError
-from orchestrate.events import RunFinished, RunStarted
+from orchestrate.events import RunFinished, RunOutcome, RunStarted
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.planning.host_warnings import host_warnings, same_machine_notes, same_machines
 from orchestrate.planning.plan import JobOnHosts, Plan
 from orchestrate.running.context import RunContext, all_or_none, storing
 from orchestrate.running.probing import PROBE_SECONDS, MakeLauncher, query_hosts
-from orchestrate.running.state import TRIED_AGAIN, RunOutcome
+from orchestrate.running.state import TRIED_AGAIN
 from orchestrate.running.worker import Worker
 from results.schema import Status
 from results.schema.record_json import NewerRecord
@@ -77,7 +77,7 @@ def _read_records(run: RunContext, again: frozenset[Status]) -> None:
 def _announce(run: RunContext) -> None:
     """Say that the run starts, and what may spoil it."""
     plan, state = run.plan, run.state
-    run.bus.emit(RunStarted(run_id=plan.run_id, jobs=len(state.jobs), done=state.done, folder=str(run.folder.path)))
+    run.bus.emit(RunStarted(run_id=plan.run_id, jobs=len(state.repeats), done=state.done, folder=str(run.folder.path)))
     probed = {entry.host.place: entry.facts for entry in plan.hosts if entry.facts is not None}
     for note in same_machine_notes(probed):
         run.warn(note)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -81,12 +80,12 @@ class HostSession:
         """The host."""
         return self.entry.host
 
-    @contextlib.contextmanager
-    def limit(self, deadline: Callable[[], float]) -> Iterator[None]:
-        """Wait for the host no longer than until a deadline in the block; a thread that takes longer is abandoned.
+    async def until(self, deadline: Callable[[], float], work: Awaitable[T]) -> T:
+        """Wait for the host no longer than until a deadline; a thread that takes longer is abandoned.
 
         Args:
             deadline: Returns the deadline in monotonic seconds; asked again and again, because it may come earlier.
+            work: What is waited for.
 
         Raises:
             Abandoned: It took longer; the host is not used any more.
@@ -95,14 +94,13 @@ class HostSession:
         with anyio.CancelScope(deadline=min(deadline(), self.run.ends_at)) as scope:
             deadlines[scope] = deadline
             try:
-                yield
+                return await work
             finally:
                 del deadlines[scope]
-        if scope.cancelled_caught:
-            error = Abandoned(f"the host did not respond in time; abandoned after {time.monotonic() - began:.0f} s")
-            if self.host.queue is None:  # a job that does not end is not a fault of a queue's other machines
-                self.problem = error
-            raise error
+        error = Abandoned(f"the host did not respond in time; abandoned after {time.monotonic() - began:.0f} s")
+        if self.host.queue is None:  # a job that does not end is not a fault of a queue's other machines
+            self.problem = error
+        raise error
 
     async def call(self, function: Callable[[], T], seconds: float | None = None) -> T:
         """Call the launcher with a time limit.
@@ -117,8 +115,7 @@ class HostSession:
         if seconds is None:
             seconds = min(REQUEST_SECONDS, self.host.timeout_minutes * 60) + MARGIN_SECONDS
         ends_at = time.monotonic() + seconds
-        with self.limit(lambda: ends_at):
-            return await in_thread(function)
+        return await self.until(lambda: ends_at, in_thread(function))
 
     async def sweep(self) -> list[Job]:
         """Remove what repeats with a record left on the host.
@@ -251,8 +248,8 @@ class RunningPart(Attempt):
             self._log = run.folder.log_path(self.job.id).open("wb", buffering=0)  # so that the log can be followed
         self._log_left = MAX_LOG_BYTES
         try:
-            with self.session.limit(self._keep_limits):
-                self.ending = await launcher.follow(self.job, self.take_line, self.take_turn)
+            follow = launcher.follow(self.job, self.take_line, self.take_turn)
+            self.ending = await self.session.until(self._keep_limits, follow)
         finally:
             self._log.close()
 

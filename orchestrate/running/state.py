@@ -9,7 +9,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from orchestrate import events
-from orchestrate.events import Event
+from orchestrate.events import Event, RunOutcome
 from orchestrate.planning.durations import Durations, clock_seconds, host_seconds, hourly_usd
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
@@ -42,23 +42,6 @@ TRIED_AGAIN = HOST_FAULTS | {Status.STOPPED}
 """Statuses that `resume` measures again; a failure of the benchmark itself is a result and is kept."""
 
 NO_PLAN = Plan(run_id="", created_at="", seed=0, hosts=())
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """Counts of the repeats of a run.
-
-    Attributes:
-        missing: Repeats without a record, because the run was stopped.
-        stopped: Those of `failed` that were running when the run was stopped.
-        skipped: Repeats without a record, because they were not needed (`--stop-early`).
-    """
-
-    ok: int
-    failed: int
-    missing: int
-    stopped: int = 0
-    skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -168,7 +151,6 @@ class RunState:
     """
 
     def __init__(self, plan: Plan = NO_PLAN, durations: Durations = Durations()) -> None:  # noqa: B008 (frozen)
-        self.jobs = plan.jobs
         self.early = StopEarly(plan)
         self.hosts: dict[str, HostState] = {}
         self.repeats = {job.id: RepeatState(job) for job in plan.jobs}
@@ -201,8 +183,8 @@ class RunState:
         excluded: dict[str, RecordError | None] = {}
         self.early = StopEarly(self._plan)
         self.counts.clear()
-        for job in self.jobs:
-            self.repeats[job.id].status = ""
+        for repeat in self.repeats.values():
+            job, repeat.status = repeat.job, ""
             try:
                 record = folder.read_record(job.id)
             except RecordError as error:
@@ -213,9 +195,9 @@ class RunState:
             elif record is not None:
                 self.early.add(job, record)
                 self._end(job.id, record.status, record.cause, self._now())
-        for job in self.jobs:
-            if not self.is_done(job) and self.early.skips(job):
-                self._end(job.id, SKIPPED, None, self._now())
+        for repeat in self.repeats.values():
+            if not repeat.status and self.early.skips(repeat.job):
+                self._end(repeat.job.id, SKIPPED, None, self._now())
         return excluded
 
     def note(self, event: Event, at: float | None = None) -> None:
@@ -299,7 +281,7 @@ class RunState:
         return RunOutcome(
             ok=counts[Status.OK],
             failed=self.done - counts[Status.OK] - counts[SKIPPED],
-            missing=len(self.jobs) - self.done,
+            missing=len(self.repeats) - self.done,
             stopped=counts[Status.STOPPED],
             skipped=counts[SKIPPED],
         )

@@ -9,14 +9,14 @@ import stamina.instrumentation
 
 from orchestrate.engines.kubernetes import launcher as launchers
 from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
-from orchestrate.events import Event, EventBus, JobState
+from orchestrate.events import Event, EventBus, JobState, RunOutcome
 from orchestrate.inventory.hosts import Host, read_hosts
 from orchestrate.options import How
 from orchestrate.planning.plan import Plan, make_plan, plan_to_json
 from orchestrate.running.context import RunContext, Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute
-from orchestrate.running.state import RunOutcome, RunState
+from orchestrate.running.state import RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import Record

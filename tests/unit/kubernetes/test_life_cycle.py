@@ -9,8 +9,8 @@ import pytest
 from orchestrate.engines.kubernetes import launcher as launchers
 from orchestrate.engines.kubernetes.manifests import object_name
 from orchestrate.errors import HostError
+from orchestrate.events import RunOutcome
 from orchestrate.running.run import stop_run
-from orchestrate.running.state import RunOutcome
 from results.schema import Status
 from studies.bench_queues import kind_of
 from tests.support.engines.kubernetes import plays

@@ -19,6 +19,7 @@ from orchestrate.events import (
     JobState,
     JobStep,
     RunFinished,
+    RunOutcome,
     RunStarted,
     Stopping,
     Warned,
@@ -31,7 +32,7 @@ from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.planning.durations import Durations, host_seconds, usd_text
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Plan, make_plan
-from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
+from orchestrate.running.state import TRIED_AGAIN, RunState
 from orchestrate.suites import CaseBlock, Suite
 from orchestrate.text import plain_text
 from results.runs.store import RunFolder

@@ -10,12 +10,11 @@ import pytest
 
 from orchestrate.engines.base import Launcher
 from orchestrate.errors import Unreachable
-from orchestrate.events import ImageProgress, Warned
+from orchestrate.events import ImageProgress, RunOutcome, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import make_plan
 from orchestrate.running import context, probing, run, session, worker
-from orchestrate.running.state import RunOutcome
 from results.schema import Status
 from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher

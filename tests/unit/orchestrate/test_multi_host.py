@@ -10,12 +10,11 @@ import pytest
 from orchestrate.engines.base import Ending, Launcher, OutputLine
 from orchestrate.engines.invocation import job_container
 from orchestrate.errors import Lost, Unreachable
-from orchestrate.events import Event, HostLost, JobResult, Warned
+from orchestrate.events import Event, HostLost, JobResult, RunOutcome, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.planning.plan import Job, members_of
 from orchestrate.running import context, session
-from orchestrate.running.state import RunOutcome
 from orchestrate.suites import CaseBlock, Suite
 from results.schema import Case, Communication, Device, Rank, Record, Status
 from results.schema.record_json import to_json

@@ -14,7 +14,7 @@ import pytest
 from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Turn, always_running
 from orchestrate.errors import Lost, Unreachable
-from orchestrate.events import EventBus, JobResult, JobState
+from orchestrate.events import EventBus, JobResult, JobState, RunOutcome
 from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.options import How
@@ -25,7 +25,7 @@ from orchestrate.planning.plan import Job, Plan, make_plan, plan_to_json
 from orchestrate.running.context import RunContext, Stop, StorageFailed
 from orchestrate.running.run import execute
 from orchestrate.running.session import HostSession, RunningPart
-from orchestrate.running.state import RunOutcome, RunState
+from orchestrate.running.state import RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU

@@ -11,7 +11,7 @@ from orchestrate.display.display import describe
 from orchestrate.display.tables import status_document
 from orchestrate.engines.base import Ending, Launcher
 from orchestrate.errors import Gone, LaunchFailed, Lost, PullFailed, Unreachable, UserError
-from orchestrate.events import Decided, Event, EventBus, HostLost, JobSkipped, Warned
+from orchestrate.events import Decided, Event, EventBus, HostLost, JobSkipped, RunOutcome, Warned
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
@@ -22,7 +22,7 @@ from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
 from orchestrate.running.context import RunContext, Stop
 from orchestrate.running.probing import probe_hosts
 from orchestrate.running.run import execute
-from orchestrate.running.state import TRIED_AGAIN, RunOutcome, RunState
+from orchestrate.running.state import TRIED_AGAIN, RunState
 from orchestrate.suites import CaseBlock, Suite
 from results.runs.store import RunFolder
 from results.schema import GPU, Device, Record, Status
