@@ -327,7 +327,8 @@ class RunState:
     def fitting_repeats(self, usd: float) -> int:
         """Return about how many repeats a run could finish, round by round, before it has cost this much."""
         setup = sum(host_seconds(host.entry) * host.usd_per_second for host in self.hosts.values())
-        jobs = sorted((job for job in self.jobs if job.blocked is None), key=lambda job: job.origin.repeat)
+        jobs = [repeat.job for repeat in self.repeats.values() if repeat.job.blocked is None]
+        jobs.sort(key=lambda job: job.origin.repeat)
         return sum(setup + cost <= usd for cost in itertools.accumulate(map(self.rest_usd, jobs)))
 
     def _left(self, repeat: RepeatState, now: float) -> float:
