@@ -319,8 +319,7 @@ def validate(runs: Runs) -> int:
 
     Example: validate runs/mine
     """
-    from results.table.cell_text import warned_notes
-    from results.table.fleets import fleet_rates
+    from results.table.fleets import fleet_rates, warned_notes
 
     merged = read(runs, quiet=True)
     for text in (*merged.problems, *warned_notes([*merged.rates, *fleet_rates(merged.without_all_reduce)])):

@@ -117,3 +117,8 @@ def with_interval(interval: Interval | None) -> str:
         if (ends[0] <= 1 <= ends[1]) == interval.contains(1.0):
             break
     return text
+
+
+def value_text(value: float | None, interval: Interval | None = None) -> str:
+    """Format a number, with its interval if known; empty without a number."""
+    return with_interval(interval if interval or value is None else Interval(value))

@@ -119,14 +119,14 @@ def compare(a: Sequence[FleetRate], b: Sequence[FleetRate], *, by: Sequence[str]
 
 def _by_case(rates: Sequence[FleetRate], by: Sequence[str]) -> dict[object, list[FleetRate]]:
     """Group rates by case and the columns `by`; failures only if the group has no number."""
-    groups = grouped(((rate.case, rate.software.only(by)), rate) for rate in rates)
+    groups = grouped(((rate.case, *map(rate.named, by)), rate) for rate in rates)
     return {key: [rate for rate in group if rate.rates] or group[:1] for key, group in groups.items()}
 
 
 def unmatched(a: Sequence[FleetRate], b: Sequence[FleetRate], by: Sequence[str] = ()) -> list[FleetRate]:
     """Return the rates of `a` without a counterpart in `b`, of the same case and columns `by`."""
     tried = _by_case(b, by)
-    return [rate for rate in a if (rate.case, rate.software.only(by)) not in tried]
+    return [rate for rate in a if (rate.case, *map(rate.named, by)) not in tried]
 
 
 def regressions(comparisons: Sequence[Comparison], tolerance: float) -> list[Comparison]:

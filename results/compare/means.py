@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from results.compare.comparison import Comparison, Mark, log_ratios
 from results.compare.decide import cheaper
 from results.stats import Estimate, Interval, estimate, estimate_of_runs, levels_of, sum_of_estimates
-from results.table.cell_text import warned
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, TEXT, Value
 from results.table.comparable import case_labels, differing, grouped, setting_text
-from results.table.fleets import FleetRate, odd_hosts
+from results.table.fleets import FleetRate, odd_hosts, warned
 from results.text import significant, with_interval
 
 KIND_COLUMNS = ("mode", "precision", "num_gpus", "communication")

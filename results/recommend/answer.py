@@ -36,10 +36,9 @@ from results.reference.networks import published_names
 from results.reference.prices import FROM_RUN, Prices
 from results.schema import Precision
 from results.stats import Interval
-from results.table.cell_text import fleet_notes, warned_notes
 from results.table.columns import NO_ORIGIN
 from results.table.comparable import EFFORT, grouped, match, mode_text, setting_of, setting_text
-from results.table.fleets import FleetRate, outliers, unambiguous
+from results.table.fleets import FleetRate, fleet_notes, outliers, unambiguous, warned_notes
 from results.text import counted, enumerated
 
 PREDICTED_NOTE = (

@@ -17,8 +17,7 @@ from results.compare.decide import cheaper, decide
 from results.recommend.options import Advice, Basis, RentalOption, RentalQuestion
 from results.reference.prices import FROM_RUN, YOURS, span
 from results.stats import Interval
-from results.table.cell_text import value_text
-from results.text import enumerated, significant, with_interval
+from results.text import enumerated, significant, value_text, with_interval
 from results.text_table import Grid
 
 FIELDS = ("subject", "gpu", "count", "basis", "batch", "sources", "hours", "wins_below", "excluded", "notes")

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from results.compare.comparison import CEILING, SIGNS, Comparison, compare, efficiencies, mark_of
 from results.compare.means import certain, means_of_kinds
 from results.stats import LEVEL, ratio_of_estimates
-from results.table.cell_text import fleet_notes, missing_hosts, warned_notes
 from results.table.columns import identity_text
 from results.table.comparable import CLUSTER_COLUMNS, case_labels, cluster_name, cluster_names, grouped
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, fleet_notes, missing_hosts, warned_notes
 from results.text import shortened, significant, with_interval
 from results.text_table import Grid, grid_of, pivoted
 

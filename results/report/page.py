@@ -34,10 +34,9 @@ from results.runs.store import StoredRecord
 from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import Case, Device, Mode, Record, Status
 from results.schema.version import __version__
-from results.table.cell_text import warned_notes
 from results.table.columns import SOFTWARE_COLUMNS, Row, place_of
 from results.table.comparable import case_labels, differing, grouped
-from results.table.fleets import FleetRate, unambiguous
+from results.table.fleets import FleetRate, unambiguous, warned_notes
 from results.table.merge import merge_records
 from results.text import counted, enumerated
 from results.text_table import printable

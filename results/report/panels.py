@@ -16,9 +16,8 @@ from results.compare.comparison import SIGNS, Comparison, Mark
 from results.report.comparison import Pair, ratio_cells
 from results.schema import Mode
 from results.stats import Interval
-from results.table.cell_text import price_notes, rate_text
 from results.table.comparable import case_labels, grouped
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, price_notes, rate_text
 from results.text import with_interval
 from results.text_table import Grid, grid_of
 

@@ -11,12 +11,11 @@ from results.report.comparison import fleet_pairs, ratio_grids, repeated, scalin
 from results.runs.store import StoredRecord
 from results.schema import SETTINGS, Case, Device, DeviceResult, Mode, Record
 from results.stats import estimate
-from results.table.cell_text import fleet_notes, missing_hosts, rate_text, value_text, warning_notes
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS, Row, identity_text, place_of, software_of
 from results.table.comparable import CLUSTER_COLUMNS, ambiguous, cluster_name, cluster_names, differing, grouped
-from results.table.fleets import FleetRate
+from results.table.fleets import FleetRate, fleet_notes, missing_hosts, rate_text, warning_notes
 from results.table.merge import Merged
-from results.text import GROUP_SPACE, counted, enumerated, printable, significant, spreadsheet_text
+from results.text import GROUP_SPACE, counted, enumerated, printable, significant, spreadsheet_text, value_text
 from results.text_table import Grid, grid_of, markdown, pivoted
 
 CASES_NAMED = 4

@@ -104,10 +104,6 @@ class Software:
         """The part that is known before the first step loads the libraries."""
         return replace(self, cudnn=None, nccl=None, cublas=None, cuda_compat=None, parameters=None)
 
-    def only(self, columns: Collection[str]) -> Software:
-        """Return a copy with all other columns empty, to compare only `columns`."""
-        return Software(**{name: getattr(self, name) for name in columns})
-
     def text(self, without: Collection[str] = (), *, brief: bool = False) -> str:
         """Describe it for a note, e.g. `NVIDIA RTX A4000, power limit 140 W, TensorFlow 2.21.0`.
 

@@ -8,7 +8,6 @@ A case is named among those that are shown with it: by network, precision, and t
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -76,12 +75,6 @@ def mode_text(mode: str | None) -> str:
     return MODES.get(str(mode), str(mode))
 
 
-@functools.lru_cache(maxsize=256)
-def usual_case(model: str) -> Case:
-    """Return the case of a network with all settings at their default."""
-    return Case(model=model or DEVICE_MODEL)
-
-
 def setting_text(case: Case, without: Collection[str]) -> str:
     """Describe a case's settings: mode, precision, batch and count, then those that differ from their default.
 
@@ -92,7 +85,7 @@ def setting_text(case: Case, without: Collection[str]) -> str:
     Returns:
         For example `training, fp16, batch 256, 1 GPU, xla replica`.
     """
-    count = counted(case.num_gpus, case.device.upper())
+    count, usual = counted(case.num_gpus, case.device.upper()), Case(model=case.model or DEVICE_MODEL)
     parts = {
         "mode": mode_text(case.mode),
         "precision": str(case.precision),
@@ -101,7 +94,7 @@ def setting_text(case: Case, without: Collection[str]) -> str:
     }
     for name in CASE_COLUMNS:
         value = getattr(case, name)
-        if name not in (*parts, "device") and value not in (None, getattr(usual_case(case.model), name)):
+        if name not in (*parts, "device") and value not in (None, getattr(usual, name)):
             parts[name] = f"{name.replace('_', ' ')} {value}"
     return ", ".join(text for name, text in parts.items() if name not in without)
 

@@ -203,8 +203,7 @@ FEWEST_DISTINCT_STEPS = 3
 def _step_times(measured: Measurement) -> int | None:
     """Return a hash of the step times, by which copies are found; None: too few of them are distinct."""
     steps = measured.step_seconds
-    first_differ = len({*steps[:10]}) >= FEWEST_DISTINCT_STEPS  # a tenth of the time
-    return hash(tuple(steps)) if first_differ or len({*steps}) >= FEWEST_DISTINCT_STEPS else None
+    return hash(tuple(steps)) if len({*steps}) >= FEWEST_DISTINCT_STEPS else None
 
 
 FLEET_FACTOR = 10.0

@@ -18,8 +18,7 @@ from results.reference.prices import known_prices
 from results.runs.store import stored_records
 from results.schema import Mode, Record, Status
 from results.stats import Interval, estimate
-from results.table.cell_text import value_text
-from results.text import significant
+from results.text import significant, value_text
 
 MEASURED = FOLDER / "measured"
 TABLE = FOLDER / "measured.csv"

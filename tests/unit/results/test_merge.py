@@ -16,8 +16,8 @@ from results.runs.reading import checked
 from results.schema import METHOD_VERSION, Mode, Record
 from results.schema.record_json import to_json
 from results.stats import estimate, estimate_of_runs
-from results.table.cell_text import fleet_notes
 from results.table.comparable import match, setting_of
+from results.table.fleets import fleet_notes
 from results.table.merge import merge_records
 from tests.support.examples import examples
 from tests.unit.results.factory import (

@@ -16,10 +16,9 @@ from results.runs.time_breakdown import time_breakdown, time_breakdown_grid
 from results.schema import DeviceResult, InputLimit, Latency, Mode, Origin, Phase, Status, Telemetry
 from results.schema.record_json import RecordError, to_json
 from results.stats import Interval
-from results.table.cell_text import value_text
 from results.table.columns import CASE_COLUMNS, COLUMNS, SOFTWARE_COLUMNS
 from results.table.merge import merge_records
-from results.text import significant, with_interval
+from results.text import significant, value_text, with_interval
 from results.text_table import markdown, print_grid
 from tests.unit.results.factory import (
     make_case,

@@ -8,7 +8,7 @@ import tfbench.measuring.soft_warnings
 from results.schema import GPU, Case, Data, Device, Precision, Telemetry
 from results.schema.enums import SUSPECT
 from results.schema.health import RULES, GPUFacts, Moment
-from results.table.cell_text import WARNINGS, warning_notes
+from results.table.fleets import WARNINGS, warning_notes
 from results.table.merge import merge_records
 from tests.unit.results.factory import make_environment, make_measurement, make_record, repeats, stored
 from tfbench.measuring.soft_warnings import drift_limit, gpu_warnings, needs_ptx_jit, soft_warnings
