@@ -129,9 +129,8 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
     for job_id, error in state.read(folder).items():
         remedy = "" if isinstance(error, NewerRecord) else "not a record, resume measures it again: "
         unreadable.add_problem(folder.record_path(job_id), f"{remedy}{error}")
-    places: dict[HostPlace, list[RepeatState]] = {entry.host.place: [] for entry in plan.hosts}
-    for repeat in state.repeats.values():
-        places.setdefault(repeat.job.place, []).append(repeat)
+    places = {entry.host.place: list[RepeatState]() for entry in plan.hosts}
+    places |= grouped((repeat.job.place, repeat) for repeat in state.repeats.values())
     hosts = []
     for (fleet, host), repeats in places.items():
         doing = state.hosts.get(f"{fleet}.{host}")
@@ -232,11 +231,7 @@ def _gpus(facts: Facts) -> str:
 
 def _gpu(gpu: GPU) -> str:
     """Describe a GPU: name, memory, power limit, compute capability."""
-    parts = [gpu.name]
-    if gpu.memory_bytes is not None:
-        parts.append(f"{gpu.memory_bytes / (1 << 30):.0f} GiB")
-    if gpu.power_limit_watts is not None:
-        parts.append(f"{gpu.power_limit_watts:.0f} W")
-    if gpu.compute_capability is not None:
-        parts.append(f"cc {gpu.compute_capability}")
-    return ", ".join(parts)
+    memory = "" if gpu.memory_bytes is None else f"{gpu.memory_bytes / (1 << 30):.0f} GiB"
+    limit = "" if gpu.power_limit_watts is None else f"{gpu.power_limit_watts:.0f} W"
+    capability = "" if gpu.compute_capability is None else f"cc {gpu.compute_capability}"
+    return ", ".join(filter(None, (gpu.name, memory, limit, capability)))

@@ -102,7 +102,8 @@ def judge(job: Job, attempt: Attempt) -> Record:
         return bad(f"the record has more than {MAX_RECORD_VALUES} objects, lists and keys")
     try:
         record = from_json(payload)
-        if not _is_plain(payload):
+        # JSON itself forbids control characters in strings, except for DEL and in escapes.
+        if not payload.isascii() or b"\\" in payload or b"\x7f" in payload:
             record = from_json(json.dumps(plain_values(json.loads(payload))))
     except RecordError as error:
         return bad(f"the record is malformed: {'; '.join(error.problems[:3])}")
@@ -150,14 +151,6 @@ def _placed(job: Job, ending: Ending) -> Job:
         return job
     digest = ending.image_digest or job.origin.image_digest
     return dataclasses.replace(job, origin=dataclasses.replace(job.origin, host=ending.node, image_digest=digest))
-
-
-def _is_plain(payload: bytes) -> bool:
-    """Return whether JSON contains only printable ASCII, also in escapes.
-
-    JSON itself forbids control characters in strings, except for DEL.
-    """
-    return payload.isascii() and b"\\" not in payload and b"\x7f" not in payload
 
 
 def _without_record(attempt: Attempt) -> tuple[Status, str]:
