@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestrate import events
-from orchestrate.display.streams import is_behind, undelayed
+from orchestrate.display.streams import is_behind
 from orchestrate.errors import UserError
 from orchestrate.events import Event, event_document
 from orchestrate.planning.facts import Facts
@@ -128,7 +128,7 @@ class JSONDisplay(Display):
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         super().__init__()
-        self._stream = undelayed(stream or sys.stdout)
+        self._stream = stream or sys.stdout
 
     def show(self, event: Event) -> None:
         """See `Display.show`."""
@@ -146,7 +146,7 @@ class PlainDisplay(Display):
 
     def __init__(self, stream: IO[str], state: RunState) -> None:
         super().__init__()
-        self._stream = undelayed(stream)
+        self._stream = stream
         self._began = time.monotonic()
         self._next_step: dict[str, float] = {}
         self._left, self._left_until = "", 0.0
@@ -201,7 +201,6 @@ class LiveDisplay(Live):
     def __init__(self, console: Console, state: RunState, began: float | None = None) -> None:
         self._state = state
         self._began = time.monotonic() if began is None else began
-        console.file = undelayed(console.file)
         rate = REFRESH_PER_SECOND if len(state.hosts) <= MANY_HOSTS else 1
         super().__init__(console=console, refresh_per_second=rate, transient=True)
 

@@ -153,7 +153,6 @@ class RunContext:
     ends_at: float = math.inf
     _asking: asyncio.Task[bool] | None = None
     _offline_left: float = field(default_factory=lambda: OFFLINE_SECONDS)
-    _is_offline: bool = False
     _offline_at: float = 0.0
 
     # -- limits of time ------------------------------------------------------------------------------------------------
@@ -180,7 +179,7 @@ class RunContext:
         Returns:
             Whether no host answered at some time after `since`, and one does now.
         """
-        if not host.is_remote:
+        if not host.is_remote or self._offline_left <= 0:
             return False
         if self._asking is None or self._asking.done():  # workers that ask together get one answer
             self._asking = asyncio.create_task(self._ask_hosts())
@@ -191,20 +190,20 @@ class RunContext:
 
     async def _ask_hosts(self) -> bool:
         """Ask until a host answers; return whether one does."""
-        began = time.monotonic()
+        began, is_offline = time.monotonic(), False
         while not (answers := await self._any_answers()):
             self._offline_at = time.monotonic()
-            if not self._is_offline:
+            if not is_offline:
                 self.warn(
                     "no host answers: this machine may have no network. Running benchmarks continue; hosts are dropped "
                     f"after {OFFLINE_SECONDS / 60:g} minutes without an answer"
                 )
-            self._is_offline = True
+            is_offline = True
             if self._offline_at - began >= self._offline_left or await self.stop.wait(ASK_AGAIN_SECONDS):
                 break
         self._offline_left -= time.monotonic() - began
-        if answers and self._is_offline:
-            self._is_offline, self._offline_at = False, time.monotonic()
+        if answers and is_offline:
+            self._offline_at = time.monotonic()
             self.warn("hosts answer again")
         return answers
 

@@ -160,7 +160,6 @@ class RunState:
         self._plan = plan
         self._epoch = time.time() - clock_seconds()  # clocks are set while benchmarks run
         self._durations = durations
-        self._measured: dict[tuple[str, str], float] = {}
         whole = {part.id: multi.job.id for multi in plan.multi_host_jobs for part in multi.members}
         for entry in plan.hosts:
             repeats = {part.id: self.repeats[whole.get(part.id, part.id)] for part in plan.jobs_on(entry.host)}
@@ -223,7 +222,8 @@ class RunState:
             case events.JobResult():
                 self._end(event.job, event.status, event.cause, at)
                 if event.status == Status.OK and event.seconds and event.job in self.repeats:
-                    self._measured[self.repeats[event.job].kind] = event.seconds
+                    measured = {self.repeats[event.job].kind: (event.seconds, "from this run")}
+                    self._durations = Durations({**self._durations.known, **measured})
             case _ if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
                 self._note_host(of, event, at)
 
@@ -301,8 +301,7 @@ class RunState:
         if key is None:
             return max((self.seconds_left(one, now) for one in self.hosts), default=0.0)
         host = self.hosts[key]
-        known = self._durations or any(one.kind in self._measured for one in host.repeats.values())
-        if host.began is None or not known:
+        if host.began is None or not self._durations:
             return 0.0
         running = [self._left(one, now) for one in list(host.running.values()) if one.began is not None]
         if self.stopping is not None:
@@ -310,7 +309,7 @@ class RunState:
         todo = () if host.dropped else host.repeats.values()
         waiting = [self._left(one, now) for one in todo if one.began is None and not one.status]
         parallel = max(1, min(host.entry.host.slots, len(running) + len(waiting)))
-        setup = host.setup_left(now) if waiting and self._durations else 0.0
+        setup = host.setup_left(now) if waiting else 0.0
         return setup + max((sum(waiting) + sum(running)) / parallel, max(running, default=0.0))
 
     def spent_usd(self) -> float:
@@ -336,7 +335,7 @@ class RunState:
         if repeat.job.blocked is not None:
             return 0.0
         ran = 0.0 if repeat.began is None else now - repeat.began
-        return max(0.0, (self._measured.get(repeat.kind) or self._durations.seconds(*repeat.kind)) - ran)
+        return max(0.0, self._durations.seconds(*repeat.kind) - ran)
 
     def _now(self) -> float:
         return self._epoch + clock_seconds()

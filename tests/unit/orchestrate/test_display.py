@@ -133,8 +133,8 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
 0/4 a4000.node-00: image r:cuda12.5 sha256:1
 0/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: launching
 0/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: timing
-1/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: ok after 61 s, 811.50 images/s; about 02:02 left
-2/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r2: oom after 9 s: 11 GB were not enough; about 02:02 left
+1/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r1: ok after 61 s, 811.50 images/s; about 03:1_ left
+2/4 a4000.node-00.resnet50-fp32-b8-1gpu-w1s20.r2: oom after 9 s: 11 GB were not enough; about 03:1_ left
 2/4 warning: the price is a guess
 2/4 a4000.node-01: dropped (unreachable): connection refused
 3/4 a4000.node-01.resnet50-fp32-b8-1gpu-w1s20.r1: unreachable: connection refused
@@ -143,7 +143,8 @@ def test_plain_lines_tell_what_failed_why_and_how_to_repeat_only_that():
   1 × unreachable on a4000.node-01: connection refused
   to repeat only these: python -m orchestrate resume runs/run1 --again oom
 """
-    assert re.sub(r"^\[\d\d:\d\d\] ", "", plain(STORY), flags=re.MULTILINE) == expected
+    said = re.sub(r"^\[\d\d:\d\d\] ", "", plain(STORY), flags=re.MULTILINE)
+    assert re.sub(r"03:1\d", "03:1_", said) == expected, "two repeats of 61 s and the set-up of the second host"
 
 
 def test_json_lines_hold_every_field_of_an_event_and_when_it_was():
