@@ -69,7 +69,7 @@ class ImageReady(Event):
 
 
 class JobState(Event):
-    """A repeat entered a phase: `launching`, a phase of `results.schema.progress.STATES`, `collecting`, `reattached`.
+    """A repeat entered a phase: `launching`, a phase of `results.schema.progress.STATES`, `reattached`.
 
     In a queue also `queued`, and `on NODE` once it has a machine.
     """

@@ -86,7 +86,7 @@ _EMPTY_LINES = re.compile(rb"\n{3,}")
 
 
 class Lines:
-    """Splits output into lines that are safe to print, in bounded memory.
+    """Splits output into lines, in bounded memory.
 
     Consecutive empty lines become one, and of an overlong line only the end is kept.
 
@@ -118,7 +118,7 @@ class Lines:
 
     @staticmethod
     def _line(data: bytes) -> str:
-        return plain_text(data[-4 * MAX_LINE_LENGTH :].decode("utf-8", "replace"))
+        return data[-4 * MAX_LINE_LENGTH :].decode("utf-8", "replace")
 
 
 def read_json(text: str | bytes, limit: int, values: int = MAX_VALUES) -> Any:  # noqa: ANN401 (any JSON)

@@ -29,7 +29,7 @@ class NotThere(HostError):
 
 
 OutputLine = Callable[[str], None]
-"""Receives each line of output, already made safe to print."""
+"""Receives each line of output, which is not trusted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,7 @@ class Ending:
         failure: Why its queue ended it, as a status and a cause; None: it ended by itself.
         node: The machine assigned by a queue; None: the launcher's host.
         image_digest: Digest of the started image, if only the node resolved it.
+        record: The benchmark's record, at most `MAX_RECORD_BYTES` + 1 bytes; None: it left none.
     """
 
     exit_code: int | None
@@ -74,10 +75,11 @@ class Ending:
     failure: tuple[Status, str] | None = None
     node: str | None = None
     image_digest: str | None = None
+    record: bytes | None = None
 
 
 class Launcher(Protocol):
-    """Starts, follows and collects benchmarks on one host."""
+    """Starts and follows benchmarks on one host."""
 
     def probe(self) -> Facts:
         """Probe the host, connecting first.
@@ -110,19 +112,12 @@ class Launcher(Protocol):
     async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """Wait in the loop until the benchmark has ended, and pass on its output, perhaps from a thread.
 
+        Returns:
+            How it ended, with its record.
+
         Raises:
             HostError: The host was lost for good.
             CancelledInQueue: It was cancelled in its queue before it started.
-        """
-
-    def collect(self, job: Job) -> bytes | None:
-        """Fetch the benchmark's record, at most `MAX_RECORD_BYTES` + 1 bytes.
-
-        Returns:
-            The record, or None.
-
-        Raises:
-            HostError: The host was lost for good.
         """
 
     def stop(self, job: Job) -> None:
@@ -180,6 +175,8 @@ PATIENCE_SECONDS = 600.0
 """How long queries may fail after one succeeded: jobs keep running, and a login host takes minutes to restart."""
 
 CHECK_SECONDS = 0.1
+AWAY_SECONDS = 2.0
+"""Shortest interval after a query that failed."""
 
 
 class Poller:
@@ -190,6 +187,7 @@ class Poller:
         query: Queries it once, and stores the answer.
         seconds: From the end of a query to the start of the next.
         patience_seconds: How long queries may fail before `wait` raises.
+        passing: Failures that may pass.
 
     Attributes:
         trouble: Why the last query failed; empty: it succeeded.
@@ -201,12 +199,14 @@ class Poller:
         query: Callable[[], Awaitable[None]],
         seconds: float,
         patience_seconds: float = PATIENCE_SECONDS,
+        passing: type[HostError] = HostError,
     ) -> None:
         self.trouble = ""
         self._name = name
         self._query = query
         self._seconds = seconds
         self._patience_seconds = patience_seconds
+        self._passing = passing
         self._asking: asyncio.Task[None] | None = None
         self._next_at = self._failing_since = 0.0
 
@@ -215,9 +215,11 @@ class Poller:
 
         Raises:
             Lost: Queries have failed for too long.
+            HostError: A query has failed for good.
         """
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
+            self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())  # if nobody waits
         await asyncio.shield(self._asking)
 
     def hurry(self) -> None:
@@ -229,7 +231,7 @@ class Poller:
             await anyio.sleep(min(left, CHECK_SECONDS))
         try:
             await self._query()
-        except HostError as error:
+        except self._passing as error:
             if not self.trouble:
                 self._failing_since = time.monotonic()
             self.trouble = error.cause
@@ -238,4 +240,4 @@ class Poller:
         else:
             self.trouble = ""
         finally:
-            self._next_at = time.monotonic() + self._seconds
+            self._next_at = time.monotonic() + (max(self._seconds, AWAY_SECONDS) if self.trouble else self._seconds)

@@ -171,10 +171,26 @@ def max_seconds(job: Job, host: Host) -> float:
     return job.max_seconds or host.timeout_minutes * 60
 
 
+def benchmark_flags(job: Job, host: Host, path: str | None, seconds: float | None = None) -> list[str]:
+    """Return the flags of a benchmark, except where it writes its record.
+
+    Args:
+        job: The repeat.
+        host: Settings of its host.
+        path: Path of the data set for the benchmark.
+        seconds: Its time limit; None: `max_seconds`.
+    """
+    flags = job.case.flags()
+    if job.case.data is Data.TFRECORD:
+        flags.append(f"--data_dir={path}")
+    if job.known_peaks is not None:
+        flags.append(f"--known_peaks={','.join(f'{figure:.6g}' for figure in job.known_peaks)}")
+    return [*flags, f"--max_seconds={seconds or max_seconds(job, host):g}"]
+
+
 def container_flags(job: Job, host: Host) -> list[str]:
     """Return the flags of a benchmark in a container, which prints its record at the end of its log."""
-    output = [f"--output={RECORD_PATH}", f"--max_seconds={max_seconds(job, host):g}", "--print_record"]
-    return [*job.case.flags(), *host_flags(job, DATA_PATH), *output]
+    return [*benchmark_flags(job, host, DATA_PATH), f"--output={RECORD_PATH}", "--print_record"]
 
 
 def mounted_folder(job: Job, host: Host) -> str | None:
@@ -209,19 +225,6 @@ def job_variables(job: Job, host: Host) -> dict[str, str]:
     elif gpus := job.gpu_uuids or tuple(map(str, job.gpus)):
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return variables
-
-
-def host_flags(job: Job, path: str | None) -> list[str]:
-    """Return the flags of a repeat that depend on its host: the data set's path and known peak rates.
-
-    Args:
-        job: The repeat.
-        path: Path of the data set for the benchmark.
-    """
-    data = [f"--data_dir={path}"] if job.case.data is Data.TFRECORD else []
-    if job.known_peaks is None:
-        return data
-    return [*data, f"--known_peaks={','.join(f'{figure:.6g}' for figure in job.known_peaks)}"]
 
 
 def probe_container(image: str, *, cdi: bool = False) -> dict[str, Any]:

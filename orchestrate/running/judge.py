@@ -64,8 +64,7 @@ class Attempt:
         began: When it started, in `clock_seconds`.
         started_at: The same in UTC, ISO 8601.
         reattached: Whether another controller started it.
-        ending: How it ended, according to its engine.
-        payload: Its record file as received, or None.
+        ending: How it ended, according to its engine, with its record file as received.
         last_line: The last non-empty line of its output, at most 200 characters.
         stopped_for: Why the controller ended it, as a status and a cause, or None.
         error: Why its host failed.
@@ -75,7 +74,6 @@ class Attempt:
     started_at: str = field(default_factory=now)
     reattached: bool = False
     ending: Ending = field(default=Ending(exit_code=None))
-    payload: bytes | None = None
     last_line: str = ""
     stopped_for: tuple[Status, str] | None = None
     error: HostError | None = None
@@ -83,7 +81,7 @@ class Attempt:
 
 def judge(job: Job, attempt: Attempt) -> Record:
     """Return the record of a benchmark that ended, or whose host failed."""
-    ending, payload, started_at = attempt.ending, attempt.payload, attempt.started_at
+    ending, payload, started_at = attempt.ending, attempt.ending.record, attempt.started_at
     if (failure := attempt.error) is not None:
         status, cause = failure.status, failure.cause
         if isinstance(failure, Abandoned) and attempt.stopped_for:  # the reason why it was ended says more

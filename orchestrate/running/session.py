@@ -24,6 +24,7 @@ from orchestrate.running import context
 from orchestrate.running.context import Abandoned, RunContext, StorageFailed, all_or_none, storing
 from orchestrate.running.judge import Attempt, failed_record, judge, now
 from orchestrate.running.state import PART_DONE, QUEUED
+from orchestrate.text import plain_text
 from results.schema import Record, Status
 from results.schema.progress import Step, parse_line
 from results.text import counted
@@ -190,7 +191,7 @@ class RunningPart(Attempt):
     # -- its life ------------------------------------------------------------------------------------------------------
 
     async def run(self, parts: Sequence[RunningPart]) -> None:
-        """Start it once no other run measures on its machine, follow it to its end and collect its record.
+        """Start it once no other run measures on its machine, and follow it to its end.
 
         Args:
             parts: All parts of its repeat.
@@ -204,8 +205,6 @@ class RunningPart(Attempt):
                 try:
                     await self.start()
                     await self.follow()
-                    session.state(self.job, "collecting")
-                    self.payload = await session.call(partial(session.launcher.collect, self.job))
                     return
                 except Busy as error:
                     if not waits:
@@ -328,14 +327,14 @@ class RunningPart(Attempt):
     # -- its output ----------------------------------------------------------------------------------------------------
 
     def take_line(self, line: str) -> None:
-        """Process a line of output, without its end.
+        """Process a line of output, without its end, which is not trusted.
 
         Raises:
             Abandoned: Ends the thread of an abandoned call.
         """
         if self._log is None or self._log.closed:
             raise Abandoned("it is no longer followed")
-        self._last_line_at = time.monotonic()
+        self._last_line_at, line = time.monotonic(), plain_text(line)
         if line.strip():
             self.last_line = line[:200]
         if self._log_left > 0:
@@ -408,7 +407,7 @@ def judge_parts(job: Job, parts: Sequence[RunningPart]) -> Record:
         if part.stopped_for is not None and part.stopped_for[0] is not Status.LOST:  # of another part
             return failed_record(job, *part.stopped_for, chief.started_at)
     for part in parts if record.status is Status.LOST else ():
-        if part.payload is not None or part.ending.out_of_memory:
+        if part.ending.record is not None or part.ending.out_of_memory:
             own = judge(part.job, part)
             if own.status not in (Status.OK, Status.LOST, Status.STOPPED):
                 return failed_record(job, own.status, f"{part.session.host.key}: {own.cause}", chief.started_at)

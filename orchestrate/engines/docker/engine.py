@@ -35,7 +35,7 @@ from orchestrate.engines.pulls import ATTEMPTS, DEADLINE_SECONDS, FINAL_PULL_ERR
 from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed, TfbenchError, Unreachable, UserError
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.planning.images import repository
-from orchestrate.text import MAX_LINE_LENGTH, plain_text
+from orchestrate.text import Lines, plain_text
 
 T = TypeVar("T")
 
@@ -47,8 +47,6 @@ HEADER_BYTES = 8
 
 MAX_FRAME_BYTES = 1 << 20
 """Maximum length of a frame: Docker sends at most 16 KiB in one, Podman a write of the benchmark."""
-
-MAX_HELD_BYTES = MAX_LINE_LENGTH * 4
 
 DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PLATFORM = "linux/amd64"
@@ -239,26 +237,24 @@ class DockerEngine:
         """Return the state of a container: `State` of the engine's API."""
         return self.request(lambda client: _state(client.inspect_container(name)))
 
-    def log_lines(self, name: str, after: str, *, follow: bool) -> Iterator[tuple[str, str]]:
-        """Yield the time stamp and text, which is not trusted, of each line of output after a time stamp.
+    def log_lines(self, name: str, after: Instant, *, follow: bool) -> Iterator[tuple[Instant, str]]:
+        """Yield the instant and text, which is not trusted, of each line of output from the second of an instant on.
 
         The stream may end before the container: see `state`. There are no retries. The SDK's streams also end if a
             link breaks, and wait forever (`test_an_answer_that_was_cut_off_…`).
 
         Args:
             name: Of the container.
-            after: Time stamp; empty: from the first line.
+            after: The instant.
             follow: Whether to wait for further lines while it runs.
 
         Raises:
             HostError: The stream broke or could not be opened: lines may be missing.
         """
-        query: dict[str, int | str] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
-        if after:
-            query["since"] = max(0, int(_instant(after)[0]))
+        query = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow), "since": max(0, int(after[0]))}
         response = self.request(lambda client: client.open_log(name, **query), again=False)
         with contextlib.closing(response), explained(self._address):
-            yield from stamped_lines(response.raw.read, after)
+            yield from stamped_lines(response.raw.read)
 
     def is_full(self, name: str, folder: str) -> bool:
         """Return whether a stopped container's folder has no space for 1 MiB, by a file that stays in it.
@@ -575,24 +571,25 @@ def send_image(
 # -- logs --------------------------------------------------------------------------------------------------------
 
 
-def stamped_lines(read: Callable[[int], bytes], after: str) -> Iterator[tuple[str, str]]:
-    """Yield the time stamp and text of each line of a log later than `after`; of an overlong line only the end is kept.
+Instant = tuple[float, str]
+"""Seconds since the epoch, and the digits after their microseconds."""
+
+BEFORE_ALL: Instant = (0.0, "")
+
+
+def stamped_lines(read: Callable[[int], bytes]) -> Iterator[tuple[Instant, str]]:
+    """Yield the instant and text of each line of a log; of an overlong line only the end is kept.
 
     Every frame begins with a time stamp, and may end in the middle of a line, whose stamp is that of its last frame.
     Podman sends a frame per write of the benchmark, Docker one per line, or per 16 KiB of a long line.
     """
-    stamps, rests = defaultdict[int, str](str), defaultdict[int, bytes](bytes)
-    shown = _instant(after)
+    instants, cutters = dict[int, Instant](), defaultdict[int, Lines](Lines)
     for stream, data in _frames(read):
         stamp, _, text = data.partition(b" ")
-        stamps[stream] = stamp.decode("ascii", "replace")
-        *lines, rest = (rests[stream] + text).split(b"\n")
-        rests[stream] = rest[-MAX_HELD_BYTES:]
-        if _instant(stamps[stream]) > shown:
-            yield from ((stamps[stream], line[-MAX_HELD_BYTES:].decode("utf-8", "replace")) for line in lines)
-    for stream, rest in rests.items():  # without a line end, e.g. `free(): invalid pointer` before an abort
-        if rest and _instant(stamps[stream]) > shown:
-            yield stamps[stream], rest.decode("utf-8", "replace")
+        instants[stream] = _instant(stamp.decode("ascii", "replace"))
+        yield from ((instants[stream], line) for line in cutters[stream].cut(text))
+    for stream, cutter in cutters.items():  # without a line end, e.g. `free(): invalid pointer` before an abort
+        yield from ((instants[stream], line) for line in cutter.end())
 
 
 def _frames(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
@@ -607,13 +604,12 @@ def _frames(read: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         yield min(header[0], 2), read(length)
 
 
-def _instant(stamp: str) -> tuple[float, str]:
-    """Return the seconds since the epoch of an RFC 3339 time stamp, and the digits after its microseconds.
+def _instant(stamp: str) -> Instant:
+    """Parse an RFC 3339 time stamp.
 
-    Podman writes local time with its zone, which changes when a repeat runs into winter time. Without a stamp, the
-    result is before all others.
+    Podman writes local time with its zone, which changes when a repeat runs into winter time.
 
     Raises:
         ValueError: It is not a time stamp.
     """
-    return (datetime.fromisoformat(stamp).timestamp(), stamp[26:29].rstrip("Z")) if stamp else (-1.0, "")
+    return datetime.fromisoformat(stamp).timestamp(), stamp[26:29].rstrip("Z")

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from orchestrate.engines.base import Ending, Launcher, NotThere, OnTurn, OutputLine, always_running
 from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, document
-from orchestrate.engines.docker.engine import DockerEngine, controller_address, send_image, sent_name
+from orchestrate.engines.docker.engine import BEFORE_ALL, DockerEngine, controller_address, send_image, sent_name
 from orchestrate.engines.invocation import (
     CDI_GPU,
     JOB_LABEL,
@@ -88,7 +88,6 @@ class ContainerLauncher(Launcher):
         self._listed: frozenset[str] = frozenset()  # CDI names of GPUs
         self._lifts_memory_lock = True
         self._names: dict[str, str] = {}
-        self._records: dict[str, RecordReader] = {}
         # Used only to send images: otherwise this machine needs no engine, and DOCKER_HOST is ignored.
         self._controller = DockerEngine(controller_address()) if host.image_source == "transfer" else None
 
@@ -155,28 +154,24 @@ class ContainerLauncher(Launcher):
         return await in_thread(partial(self._follow, job, on_line))
 
     def _follow(self, job: Job, on_line: OutputLine) -> Ending:
-        name, last_stamp, runs = container_name(job), "", True
-        record = self._records[job.id] = RecordReader(MAX_RECORD_BYTES)
+        name, record, last, runs = container_name(job), RecordReader(MAX_RECORD_BYTES), BEFORE_ALL, True
         while True:
-            complete = False
+            complete, shown = False, last
             with contextlib.suppress(HostError):  # lost temporarily or for good: the state shows it
-                for stamp, line in self._engine.log_lines(name, last_stamp, follow=runs):
-                    last_stamp = stamp
-                    if not record.take(line):
-                        on_line(plain_text(line))
+                for instant, line in self._engine.log_lines(name, shown, follow=runs):
+                    last = max(last, instant)
+                    # A line within which the log broke was shown, and the record may be its end.
+                    if not record.take(line) and instant > shown:
+                        on_line(line)
                 complete = True
             if not runs:
                 break
             state = self._state(job)
             runs = bool(state.get("Running")) or state.get("Status") in ("created", "restarting")
-            if not runs and complete and record.payload() is not None:
-                break  # else the rest of the output, from while the link was down, is read once more
             if runs:
                 time.sleep(BETWEEN_LOOKS_SECONDS)
-        if record.payload() is None:  # parts of a long line share a stamp: its end may have been left out
-            with contextlib.suppress(HostError):
-                for _, line in self._engine.log_lines(name, "", follow=False):
-                    record.take(line)
+            elif complete and record.payload() is not None:
+                break  # else the rest of the output, from while the link was down, is read once more
         code = state.get("ExitCode")
         if code == KILLED and not state.get("OOMKilled"):  # the engine may learn the reason after the end
             time.sleep(REASON_SECONDS)
@@ -188,11 +183,8 @@ class ContainerLauncher(Launcher):
             exit_code=code if isinstance(code, int) and abs(code) < 1 << 31 else None,
             out_of_memory=bool(state.get("OOMKilled")),
             detail=detail,
+            record=record.payload(),
         )
-
-    def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`; `follow` has read it."""
-        return self._records.pop(job.id).payload()
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`."""

@@ -35,7 +35,6 @@ from orchestrate.loop import in_thread
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
-from orchestrate.text import plain_text
 from results.schema import Status
 from results.schema.progress import MAX_RECORD_LINES, RecordReader
 from results.schema.record_json import MAX_RECORD_BYTES
@@ -186,7 +185,7 @@ class KubernetesLauncher(QueueLauncher):
                 raise LaunchFailed("its record is incomplete: the end of the pod's log is missing", Status.BAD_RESULT)
         if state.image_digest and job.origin.image:
             self._digests.setdefault(job.origin.image, state.image_digest)
-        return state
+        return dataclasses.replace(state, record=repeat.record.payload())
 
     @malformed_as_error("the cluster")
     def _read_log(self, repeat: _Repeat, pod: Pod, on_line: OutputLine, *, ended: bool = False) -> None:
@@ -199,7 +198,7 @@ class KubernetesLauncher(QueueLauncher):
             if repeat.record.take(text) or (before and stamp <= before):
                 continue
             repeat.stamp = max(repeat.stamp, stamp)
-            on_line(plain_text(text))
+            on_line(text)
 
     def _hopeless(self, state: Stuck, since: float) -> tuple[Status, str] | None:
         """Return why a repeat should not wait any longer; None: it may.
@@ -245,10 +244,6 @@ class KubernetesLauncher(QueueLauncher):
         name = object_name(job)
         found = self._jobs.get(name)
         return without_pod(found, self._warnings.get(name)) if found and found.uid == repeat.uid else None
-
-    def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`; `follow` has read it."""
-        return self._repeats[job.id].record.payload()
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; `follow` reads the log to its end, including the record."""

@@ -7,6 +7,7 @@ agent on the login host runs Slurm's commands and reads the shared folder.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,7 @@ class _Repeat:
             ended |= time.monotonic() - self.quiet_since >= SETTLE_SECONDS
         if ended:
             self.lines += self.cutter.end()
-            self.ending = ending(reported, self.status)
+            self.ending = dataclasses.replace(ending(reported, self.status), record=self.record)
 
 
 class SlurmLauncher(QueueLauncher):
@@ -261,10 +262,6 @@ class SlurmLauncher(QueueLauncher):
             self._repeats.pop(job.id, None)
             raise CancelledInQueue(job.id)
         return ended
-
-    def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`; the poll that reported the end included the record."""
-        return self._repeats[job.id].record if job.id in self._repeats else None
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`; the next poll does it for all repeats at once."""

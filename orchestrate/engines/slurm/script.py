@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrate.engines.invocation import DATA_PATH, NO_GPU, RECORD_PATH, host_flags, max_seconds, mounted_folder
+from orchestrate.engines.invocation import DATA_PATH, NO_GPU, RECORD_PATH, benchmark_flags, max_seconds, mounted_folder
 from orchestrate.engines.slurm.answers import MAX_ARRAY
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import SlurmQueue
@@ -70,12 +70,12 @@ def batch_script(array: Sequence[Job], host: Host, queue: SlurmQueue, project: P
     first, gpus, nodes = array[0], _gpus(array[0]), array[0].case.num_hosts
     name, in_container = job_name(first.origin.run_id, host), queue.container != "none"
     seconds = max(_limit_seconds(job, host, queue) for job in array)
-    tasks = [
-        f"{index}) job={shlex.quote(job.id)}; set -- {shlex.join(_arguments(job, host, queue))}"
-        + (f"; image={shlex.quote(_image(job, host))}" if in_container else "")
-        + " ;;"
-        for index, job in enumerate(array)
-    ]
+    tasks = []
+    for index, job in enumerate(array):
+        data = DATA_PATH if in_container else host.data_dir
+        flags = shlex.join(benchmark_flags(job, host, data, _limit_seconds(job, host, queue)))
+        image = f"; image={shlex.quote(_image(job, host))}" if in_container else ""
+        tasks.append(f"{index}) job={shlex.quote(job.id)}; set -- {flags}{image} ;;")
     if in_container:
         way = _with_pyxis if queue.container == "pyxis" else _with_apptainer
         prepare, start = way(queue.image_file, first, host, nodes, gpus)
@@ -134,11 +134,6 @@ def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
     if queue.time_limit_minutes is None:
         return wanted
     return max(30.0, min(wanted, queue.time_limit_minutes * 60 - 60))
-
-
-def _arguments(job: Job, host: Host, queue: SlurmQueue) -> list[str]:
-    data = host_flags(job, host.data_dir if queue.container == "none" else DATA_PATH)
-    return [*job.case.flags(), *data, f"--max_seconds={_limit_seconds(job, host, queue):g}"]
 
 
 def _image(job: Job, host: Host) -> str:

@@ -13,9 +13,9 @@ All files are below one folder, `~/.tfbench`:
     environments/DIGEST/     the locked packages of an image variant
     jobs/RUN/JOB/            a repeat: state.json, output.log, record.json, exit.json
 
-The folder of a repeat is its lock. A guardian process in its own session starts the benchmark, bounds its output and
-writes `exit.json` at its end, so that nothing is lost if the connection breaks or the controller dies. It is this
-program again, with other settings.
+Repeats of a machine are started one at a time, under a lock. A guardian process in its own session starts the
+benchmark, bounds its output and writes `exit.json` at its end, so that nothing is lost if the connection breaks or the
+controller dies. It is this program again, with other settings.
 
 The repeats of a Slurm cluster are in a folder that all nodes share; see `script.py`.
 """
@@ -151,11 +151,6 @@ def folders(parent: Path) -> List[str]:
     return sorted(path.name for path in parent.glob("*") if "." not in path.name)
 
 
-def free(request: Request) -> Request:
-    """Report the free space."""
-    return {"free_bytes": shutil.disk_usage(request["root"]).free}
-
-
 def unpack(request: Request) -> Request:
     """Unpack the runner, once per version."""
     target = Path(request["root"], "runner", request["digest"])
@@ -259,34 +254,21 @@ def start(request: Request) -> Request:
     """Start a repeat, or reattach to the existing one of this name."""
     folder, machine = job_folder(request), Path(request["root"], request["machine"])
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        clear_dead(folder)
-        if (folder / "state.json").exists():
+    descriptor = os.open(str(machine), os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # until this run is seen to measure, or has failed to start
+        if is_alive(state_of(folder) or {}) or any((folder / name).exists() for name in ("exit.json", "record.json")):
             return {"reattached": True}
-        descriptor = os.open(str(machine), os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # until this run is seen to measure, or has failed to start
-            for state in machine.glob(request["states"]):
-                other = state.parent.parent.name
-                if other != request["run"] and is_alive(read_json(state) or {}):
-                    return {"busy": other}
-            launch(request)
-        finally:
-            os.close(descriptor)
+        for state in machine.glob(request["states"]):
+            other = state.parent.parent.name
+            if other != request["run"] and is_alive(read_json(state) or {}):
+                return {"busy": other}
+        shutil.rmtree(str(folder))  # what was left of one that has no result, e.g. after a restart of the host
+        folder.mkdir()
+        launch(request)
+    finally:
+        os.close(descriptor)
     return {"reattached": False}
-
-
-def clear_dead(folder: Path) -> None:
-    """Remove the files of a repeat that neither runs nor has a result, e.g. after a restart of the host."""
-    state = state_of(folder) or {}
-    results = ("exit.json", "record.json")
-    if not is_alive(state) and not any((folder / name).exists() for name in results):
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != "lock":
-                path.unlink()
 
 
 def launch(request: Request) -> None:
@@ -412,7 +394,7 @@ def is_alive(state: Request) -> bool:
 
 
 def follow(request: Request) -> Request:
-    """Wait for more output of a repeat, or its end; send both."""
+    """Wait for more output of a repeat, or its end; send both, and its record."""
     folder, offset, begins = job_folder(request), request["offset"], time.monotonic()
     state, log = state_of(folder), folder / "output.log"
     if state is None:
@@ -424,16 +406,12 @@ def follow(request: Request) -> Request:
         alive, ended = is_alive(state), read_json(folder / "exit.json")
         chunk = read_regular(log, CHUNK_BYTES, offset) or b""
         if len(chunk) < CHUNK_BYTES and (ended is not None or not alive):
-            return {"log": text_of(chunk), "code": None, **(ended or {})}
+            record = text_of(read_regular(folder / "record.json", request["record_bytes"]))
+            return {"log": text_of(chunk), "code": None, **(ended or {}), "record": record}
         if chunk:
             return {"log": text_of(chunk)}
         if time.monotonic() - begins > request["wait_seconds"] or OVER.wait(POLL_SECONDS):
             return {"prints": log.stat().st_mtime_ns != printed}  # also what was discarded
-
-
-def collect(request: Request) -> Request:
-    """Send the record, at most one byte more than the limit."""
-    return {"record": text_of(read_regular(job_folder(request) / "record.json", request["limit"] + 1))}
 
 
 def text_of(data: Optional[bytes]) -> Optional[str]:
@@ -584,7 +562,7 @@ def poll(request: Request) -> Request:
     return {"repeats": repeats}
 
 
-ON_HOSTS = (hello, free, command, unpack, install, start, follow, collect, stop, remove, running)
+ON_HOSTS = (hello, command, unpack, install, start, follow, stop, remove, running)
 REQUESTS = {do.__name__: do for do in (*ON_HOSTS, survey, submit, poll)}
 
 

@@ -12,16 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from orchestrate import loop
-from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, always_running
-from orchestrate.engines.invocation import host_flags, job_variables
+from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, Poller, always_running
+from orchestrate.engines.invocation import benchmark_flags, job_variables
 from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.engines.ssh import software
 from orchestrate.engines.ssh.channel import Channel, NoPython, shared_channel
 from orchestrate.engines.ssh.software import Hello, HostSoftware, Packages
-from orchestrate.errors import Busy, HostError, LaunchFailed, Lost, PullFailed, Unreachable
+from orchestrate.errors import Busy, HostError, LaunchFailed, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe
@@ -35,8 +33,6 @@ from results.schema.record_json import MAX_RECORD_BYTES
 PROBE_SECONDS = 60.0
 PATIENCE_SECONDS = 300.0
 """How long a host may be unreachable before its benchmark counts as lost."""
-
-BETWEEN_ATTEMPTS_SECONDS = 2.0
 
 BETWEEN_ANSWERS_SECONDS, MUCH_BYTES = 0.2, 1 << 16
 """Time between requests for output, unless the last answer had so much."""
@@ -75,10 +71,8 @@ class AgentLauncher(Launcher):
             job=job.id,
             command=[
                 *(self.command or (used.python, "-m", "tfbench")),
-                *job.case.flags(),
-                *host_flags(job, self._host.data_dir),
+                *benchmark_flags(job, self._host, self._host.data_dir),
                 "--output=record.json",  # in the repeat's folder
-                f"--max_seconds={self._host.timeout_minutes * 60:g}",
             ],
             environment={**used.environment, "PYTHONUNBUFFERED": "1", **job_variables(job, self._host)},
             cpus=self._host.cpus,
@@ -92,46 +86,33 @@ class AgentLauncher(Launcher):
 
     async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`; asks for what follows an offset, whatever became of the last answer."""
-        lines = Lines()
-        while True:
-            answer = await self._patiently("follow", job, offset=lines.taken)
+        lines, answer, away = Lines(), dict[str, Any](), False
+        limit = MAX_RECORD_BYTES + 1
+
+        async def ask() -> None:
+            nonlocal answer
+            answer = {}
+            about: dict[str, Any] = {"run": job.origin.run_id, "job": job.id, "record_bytes": limit}
+            answer = await self._channel.answer("follow", offset=lines.taken, **about)
+
+        poller = Poller("the host", ask, BETWEEN_ANSWERS_SECONDS, PATIENCE_SECONDS, Unreachable)
+        while "code" not in answer:
+            await poller.wait()
+            if bool(poller.trouble) != away:
+                away = not away
+                until = f"does not answer; trying again for up to {PATIENCE_SECONDS / 60:g} minutes: {poller.trouble}"
+                self._notify(until if away else "answers again")
             output = self._channel.decode(answer.get("log") or "")
             for line in lines.cut(output):
                 on_line(line)
-            if "code" in answer:
-                for line in lines.end():
-                    on_line(line)
-                return _ending(answer)
             if answer.get("prints") is True:  # more than the agent keeps
                 on_line("")
-            await anyio.sleep(0 if len(output) >= MUCH_BYTES else BETWEEN_ANSWERS_SECONDS)
-
-    def collect(self, job: Job) -> bytes | None:
-        """See `Launcher.collect`; retries while the host is unreachable."""
-        record = loop.wait_for(self._patiently("collect", job, limit=MAX_RECORD_BYTES)).get("record")
-        return None if record is None else self._channel.decode(record)[: MAX_RECORD_BYTES + 1]
-
-    async def _patiently(self, do: str, job: Job, **request: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Ask about a repeat, also while the host is unreachable, of which the user hears once.
-
-        Raises:
-            Lost: It was unreachable for too long.
-        """
-        away_since: float | None = None
-        while True:
-            try:
-                answer = await self._channel.answer(do, run=job.origin.run_id, job=job.id, **request)
-            except Unreachable as error:
-                if away_since is None:
-                    away_since, minutes = time.monotonic(), f"{PATIENCE_SECONDS / 60:g} minutes"
-                    self._notify(f"does not answer; trying again for up to {minutes}: {error.cause}")
-                if time.monotonic() - away_since > PATIENCE_SECONDS:
-                    raise Lost(f"the host was lost: {error.cause}") from error
-                await anyio.sleep(BETWEEN_ATTEMPTS_SECONDS)
-            else:
-                if away_since is not None:
-                    self._notify("answers again")
-                return answer
+            if len(output) >= MUCH_BYTES:
+                poller.hurry()
+        for line in lines.end():
+            on_line(line)
+        record = None if answer.get("record") is None else self._channel.decode(answer["record"])[:limit]
+        return dataclasses.replace(_ending(answer), record=record)
 
     def _notify(self, message: str) -> None:
         self._pulls.notify(self._host.key, message)
@@ -337,7 +318,7 @@ class SSHLauncher(AgentLauncher):
             task, before = asyncio.create_task(installing), self._hello.free_bytes
             while not (await asyncio.wait([task], timeout=PROGRESS_SECONDS))[0]:
                 with contextlib.suppress(HostError):
-                    free = (await self._channel.answer("free")).get("free_bytes")
+                    free = (await self._channel.answer("hello")).get("free_bytes")
                     on_progress(max(0, min(before - free, total)) if isinstance(free, int) else 0, total)
             await task
 

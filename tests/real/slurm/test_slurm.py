@@ -35,7 +35,7 @@ def test_a_fleet_of_two_nodes_gives_every_record_and_keeps_nothing(slurm_cluster
     assert {origin.host for origin in origins} == {"n1", "n2"}, "the node is named, not the queue"
     assert left_behind(slurm_cluster) == []
     assert slurm_cluster.queue() == []
-    assert {"queued", "on n1", "on n2", "timing", "collecting"} <= set(runs.states())
+    assert {"queued", "on n1", "on n2", "timing"} <= set(runs.states())
 
 
 def test_a_killed_node_is_lost_with_its_repeat_and_resume_completes(slurm_cluster, make_runs, fake_project: Path):

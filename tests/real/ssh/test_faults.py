@@ -19,10 +19,10 @@ MOMENTS = (
     ("before the first repeat is started", "start", False, 0),
     ("it was started, and the controller does not know", "start", True, 0),
     ("while it runs", "follow", False, 1),
-    ("it has ended, and its record is not collected yet", "collect", False, 2),
+    ("it has ended, and its record was on its way", "follow", True, 2),
     ("its record is collected, and nothing is removed yet", "remove", False, 3),
     ("between two repeats", "remove", True, 3),
-    ("a record was on its way", "collect", True, 3),
+    ("its first output was on its way", "follow", True, 3),
 )
 """When one controller after another dies, at a request or after it, and how many repeats they have reattached by then."""
 

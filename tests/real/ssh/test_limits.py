@@ -44,7 +44,7 @@ CONVERSATIONS = {
     "hello": ("bytes", "hello"),
     "start": ("silence", "start"),
     "running": ("silence", "running"),
-    "collect": ("bytes", "collect"),
+    "endless": ("bytes", "follow"),
     "remove": ("silence", "remove"),
 }
 """By host: how it answers without end, and to which request."""

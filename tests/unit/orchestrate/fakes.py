@@ -85,11 +85,9 @@ class FakeLauncher(Launcher):
             on_line(line)
         self._machine.on_follow(job)
         self._note("follow", job)
-        return Ending(exit_code=143) if job.id in self._machine.stopped else self._machine.ending
-
-    def collect(self, job: Job) -> bytes | None:
-        self._note("collect", job)
-        return None if job.id in self._machine.stopped else self._machine.payload(job)
+        if job.id in self._machine.stopped:
+            return Ending(exit_code=143)
+        return dataclasses.replace(self._machine.ending, record=self._machine.payload(job))
 
     def stop(self, job: Job) -> None:
         self._note("stop", job)

@@ -19,6 +19,7 @@ import pytest
 
 from orchestrate import loop
 from orchestrate.engines import bounded
+from orchestrate.engines.base import Ending
 from orchestrate.engines.docker import engine as engine_module
 from orchestrate.engines.docker.engine import DockerEngine, stamped_lines
 from orchestrate.engines.docker.launcher import ContainerLauncher
@@ -281,7 +282,8 @@ def test_what_is_no_engine_is_said_to_be_none(serve: Serve, header: bytes):
 )
 def test_a_log_is_read_on_from_the_instant_of_its_last_line(serve: Serve, stamp: str, since: int):
     script, engine = serve(chunked(frame(f"{stamp} last\n".encode())))
-    assert list(engine.log_lines("x", stamp, follow=True)) == [], "the last line was shown before"
+    (line,) = engine.log_lines("x", (since + 0.123456, "789"), follow=True)
+    assert line == ((since + 0.123456, "789"), "last"), "the same instant"
     assert f"since={since}" in script.requests[-1]
 
 
@@ -293,11 +295,9 @@ def test_a_line_in_several_frames_is_one_line_without_their_stamps():
     frames[2] = frame(f"{stamps[2]} {said[2]}".encode(), stream=2)
     log = b"".join(frames)
     lines = {0: "whole", 2: "a warning", 4: "devices:nvidia0", 5: "", 6: "last"}
-    expected = [(stamps[n], line) for n, line in lines.items()]
-    assert list(stamped_lines(io.BytesIO(log).read, "")) == expected
-    # Read again from the middle, what was shown is not shown twice, also if the engine starts within a line.
-    assert list(stamped_lines(io.BytesIO(log).read, stamps[4])) == expected[3:]
-    assert list(stamped_lines(io.BytesIO(frames[4] + frames[6]).read, stamps[4])) == [expected[4]]
+    assert [(stamp[1], line) for stamp, line in stamped_lines(io.BytesIO(log).read)] == [
+        (f"00{n}", line) for n, line in lines.items()
+    ]
 
 
 @pytest.mark.parametrize("status", [409, 500])
@@ -324,7 +324,7 @@ def test_a_container_that_somebody_removed_is_lost_and_no_bad_result(serve: Serv
     _, engine = serve(log, state, log, log)
     lines, it = list[str](), launcher(engine)
     with pytest.raises(Lost, match="removed it") if gone else contextlib.nullcontext():
-        assert loop.wait_for(it.follow(job(), lines.append)).exit_code == 0 and it.collect(job()) is None
+        assert loop.wait_for(it.follow(job(), lines.append)) == Ending(exit_code=0)
     assert lines == ["last words"], "once, though the log is read again"
 
 
@@ -334,7 +334,7 @@ def test_a_record_at_the_end_of_a_line_within_which_the_log_broke_is_found(serve
     exited, whole = answer({"State": {"Status": "exited", "ExitCode": 0}}), chunked(b"".join(parts))
     _, engine = serve(chunked(parts[0]), exited, whole, whole)
     it = launcher(engine)
-    assert loop.wait_for(it.follow(job(), print)).exit_code == 0 and it.collect(job()) == b"{}"
+    assert loop.wait_for(it.follow(job(), print)) == Ending(exit_code=0, record=b"{}")
 
 
 def test_an_engine_that_drips_after_an_image_was_sent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch):

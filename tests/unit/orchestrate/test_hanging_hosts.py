@@ -20,7 +20,7 @@ from tests.support.patience import patience
 from tests.unit.orchestrate.fakes import FakeHost, FakeLauncher
 from tests.unit.orchestrate.test_run import Bench
 
-CALLS = ("prepare", "start", "follow", "collect", "remove", "running", "close", "log", "stop")
+CALLS = ("prepare", "start", "follow", "remove", "running", "close", "log", "stop")
 
 
 class HangingLauncher(FakeLauncher):

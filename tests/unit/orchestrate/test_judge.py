@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrate.engines.base import Ending
-from orchestrate.engines.invocation import host_flags
+from orchestrate.engines.invocation import benchmark_flags
+from orchestrate.inventory.hosts import Host
 from orchestrate.planning.durations import clock_seconds
 from orchestrate.running.context import DevicePeaks
 from orchestrate.running.judge import Attempt, contradictions, judge
@@ -26,7 +27,8 @@ DONE = Ending(exit_code=0)
 
 
 def judged(payload: bytes | None, ending: Ending = DONE, **options: object) -> Record:
-    return judge(JOB, Attempt(ending=ending, payload=payload, started_at=NOW, **{"reattached": True, **options}))
+    ending = dataclasses.replace(ending, record=payload)
+    return judge(JOB, Attempt(ending=ending, started_at=NOW, **{"reattached": True, **options}))
 
 
 def changed(**changes: object) -> bytes:
@@ -188,7 +190,6 @@ def test_limits_of_another_device_or_too_low_ones_are_not_passed_on(job, record)
 
 
 def test_the_command_line_carries_them():
-    (flag,) = host_flags(dataclasses.replace(PEAKS_JOB, known_peaks=(1.25e13, 4e11)), None)
-    known = parse(["--model=resnet50", flag]).options.known_peaks
-    assert known == (1.25e13, 4e11)
-    assert host_flags(PEAKS_JOB, None) == []
+    for known in ((1.25e13, 4e11), None):
+        flags = benchmark_flags(dataclasses.replace(PEAKS_JOB, known_peaks=known), Host(fleet="f", name="h"), None)
+        assert parse(flags).options.known_peaks == known

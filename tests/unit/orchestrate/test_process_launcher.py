@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate import loop
+from orchestrate.engines.base import Ending
 from orchestrate.engines.ssh import channel
 from orchestrate.engines.ssh.launcher import ProcessLauncher
 from orchestrate.inventory.hosts import Host
@@ -22,7 +23,7 @@ JOB = make_job(Case(model="resnet50"), launcher="process")
 
 def launcher(folder: Path, program: str, host: Host = HOST) -> ProcessLauncher:
     """Make a launcher that starts `program` instead of a benchmark; `output` is its record's path."""
-    prelude = "import sys, time, os, signal\noutput = sys.argv[-2].partition('=')[2]\n"
+    prelude = "import sys, time, os, signal\noutput = sys.argv[-1].partition('=')[2]\n"
     made = ProcessLauncher(host, folder)
     made.command = [sys.executable, "-c", prelude + program]
     return made
@@ -32,12 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work" / "jobs" / "r" / JOB.id
 
 
-def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None]:
-    """Start a repeat, follow it to its end and return its output and exit code."""
+def run(it: ProcessLauncher, job: Job = JOB) -> tuple[list[str], int | None, bytes | None]:
+    """Start a repeat, follow it to its end and return its output, exit code and record."""
     assert it.start(job) is False
     lines: list[str] = []
     ending = loop.wait_for(it.follow(job, lines.append))
-    return lines, ending.exit_code
+    return lines, ending.exit_code, ending.record
 
 
 @pytest.mark.slow
@@ -45,21 +46,21 @@ def test_output_beyond_what_is_kept_is_a_sign_of_life(tmp_path: Path, monkeypatc
     monkeypatch.setitem(channel.LIMITS, "log_bytes", 1 << 20)
     monkeypatch.setitem(channel.LIMITS, "wait_seconds", 0.5)
     loud = launcher(tmp_path, "print('x' * 2_000_000)\nfor n in range(12): print(n, flush=True); time.sleep(0.2)")
-    lines, code = run(loud)
+    lines, code, _ = run(loud)
     assert code == 0 and len([line for line in lines if not line]) > 1
 
 
 def test_silence_after_output_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(channel.LIMITS, "wait_seconds", 0.3)
-    assert run(launcher(tmp_path, "print('once', flush=True); time.sleep(2)")) == (["once"], 0)
+    assert run(launcher(tmp_path, "print('once', flush=True); time.sleep(2)")) == (["once"], 0, None)
 
 
 def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # the user's run folder is relative
     program = "print(os.getsid(0), len(os.sched_getaffinity(0)))\nopen(output, 'w').write('{}')\nsys.exit(3)"
     it = launcher(Path(), program)
-    (line,), code = run(it)
-    assert (line.partition(" ")[2], code, it.collect(JOB)) == ("1", 3, b"{}")
+    (line,), code, record = run(it)
+    assert (line.partition(" ")[2], code, record) == ("1", 3, b"{}")
     assert int(line.partition(" ")[0]) != os.getsid(0), "it outlives the interrupt of its controller"
     assert it.running("r") == [JOB.id]
     it.remove(JOB)
@@ -92,7 +93,7 @@ def test_a_benchmark_sees_its_gpus_its_data_and_variables(tmp_path, monkeypatch,
     case = dataclasses.replace(JOB.case, device=device, data=data)
     job = dataclasses.replace(JOB, case=case, gpus=gpus, gpu_uuids=uuids)
     flags = ["--data_dir=/sets"] if data is Data.TFRECORD else []
-    assert run(it, job) == ([f"{visible} INFO Tree", repr(flags)], 0)
+    assert run(it, job) == ([f"{visible} INFO Tree", repr(flags)], 0, None)
     it.remove(job)
 
 
@@ -114,21 +115,21 @@ def test_stop_asks_first_and_kills_what_ignores_it(tmp_path: Path, quick: None, 
     it = launcher(tmp_path, f"{program}{READY}time.sleep(600)")
     it.start(JOB)
     ending = loop.wait_for(it.follow(JOB, lambda line: threading.Thread(target=it.stop, args=(JOB,)).start()))
-    assert (ending.exit_code, it.collect(JOB)) == (exit_code, record)
+    assert (ending.exit_code, ending.record) == (exit_code, record)
 
 
 def test_a_record_is_cut_one_byte_above_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orchestrate.engines.ssh.launcher.MAX_RECORD_BYTES", 1000)
     it = launcher(tmp_path, "open(output, 'w').write('x' * 5000)")
-    assert run(it) == ([], 0) and it.collect(JOB) == b"x" * 1001
+    assert run(it) == ([], 0, b"x" * 1001)
     it.remove(JOB)
 
 
 @pytest.mark.parametrize("damaged", [b"", b'{"guardian": "1'])
 def test_a_damaged_state_loses_no_repeat_that_has_ended(tmp_path: Path, damaged: bytes):
     it = launcher(tmp_path, "open(output, 'w').write('{}')")
-    assert run(it) == ([], 0)
+    assert run(it) == ([], 0, b"{}")
     (folder(tmp_path) / "state.json").write_bytes(damaged)
-    assert it.start(JOB) is True and loop.wait_for(it.follow(JOB, print)).exit_code == 0 and it.collect(JOB) == b"{}"
+    assert it.start(JOB) is True and loop.wait_for(it.follow(JOB, print)) == Ending(exit_code=0, record=b"{}")
     it.remove(JOB)
     assert not folder(tmp_path).exists()
