@@ -15,8 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 import results
-from orchestrate.engines.ssh.agent import locked
-from tests.support import PROJECT
+from tests.support import PROJECT, locked
 from tests.support.engines.docker import DockerEngine, Engines
 from tests.support.engines.images import PushedImage, build_image, make_base_image, push_image
 from tests.support.engines.processes import missing_requirements, short_folder

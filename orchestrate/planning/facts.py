@@ -61,7 +61,6 @@ class Facts:
         architecture: As in image registries, e.g. `amd64`; this and all below is never the probe's.
         engine: Name and version of the Docker engine; None without one.
         gpu_runtime: How the engine passes GPUs to containers; None: it cannot, or there is no engine.
-        clock_skew_seconds: How far the host's clock is ahead of ours.
         images: Images for benchmarks; empty without Docker.
     """
 
@@ -84,7 +83,6 @@ class Facts:
     architecture: str | None = None
     engine: str | None = None
     gpu_runtime: str | None = None
-    clock_skew_seconds: float | None = None
     images: tuple[Image, ...] = ()
 
     @property

@@ -14,7 +14,6 @@ from results.reference.networks import PEAK_VARIATION, fitting_batch, training_b
 from results.schema import Case, Device
 from results.schema.health import MAX_IDLE_UTILISATION, GPUFacts, Moment, grouped_warnings
 
-MAX_CLOCK_SKEW_SECONDS = 5.0
 PCI_DEVICES = Path("/proc/bus/pci/devices")
 """A line for each device, with vendor and model after the first tabulator."""
 
@@ -117,9 +116,6 @@ def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list
 def _warnings(host: Host, facts: Facts, mates: Iterable[Facts]) -> Iterator[str]:
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
         yield "reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://"
-    skew = facts.clock_skew_seconds or 0.0
-    if abs(skew) > MAX_CLOCK_SKEW_SECONDS:
-        yield f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours. Synchronise it with NTP"
     disk = facts.disk_free_bytes if host.docker is not None else None
     if disk is not None and disk < MIN_DISK_BYTES:
         yield f"only {disk / 1e9:.0f} GB of disk space is free. Remove old images: docker image prune"

@@ -1,6 +1,8 @@
 """Code shared by tests: engines, controllers, fakes."""
 
+import fcntl
 from pathlib import Path
+from typing import IO
 
 PROJECT = Path(__file__).parents[2]
 """This checkout."""
@@ -19,3 +21,12 @@ def write_program(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+def locked(file: IO[str]) -> bool:
+    """Try to lock a file; False: another process holds the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

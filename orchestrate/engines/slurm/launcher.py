@@ -18,23 +18,8 @@ import anyio
 from orchestrate import loop
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
 from orchestrate.engines.pulls import Progress
-from orchestrate.engines.slurm.answers import (
-    ENDINGS,
-    NODES_FORMAT,
-    STATES_FORMAT,
-    UNLISTED,
-    WAITING,
-    QueueStates,
-    SlurmState,
-    Task,
-    ending,
-    ending_of_pending,
-    facts_of,
-    read_states,
-    state_of,
-    submitted_id,
-    task_lists,
-)
+from orchestrate.engines.slurm import answers
+from orchestrate.engines.slurm.answers import UNLISTED, QueueStates, SlurmState, Task
 from orchestrate.engines.slurm.script import batch_script, job_name, make_arrays
 from orchestrate.engines.ssh.channel import Channel, shared_channel
 from orchestrate.errors import CancelledInQueue, HostError, LaunchFailed, Unreachable
@@ -62,7 +47,11 @@ END_SECONDS = 60.0
 TIDY_SECONDS = 5.0
 """Slurm lists a job as running for a moment after its last file is written."""
 
-NOT_BEGUN = {*WAITING, UNLISTED.name, "CANCELLED"}
+SQUEUE = ("squeue", "--noheader", "--me", "--array", "--states=all", f"--format={answers.STATES_FORMAT}")
+NOTHING_ELSE = {"cancel": [], "cancel_options": [], "over": False, "limit_seconds": COMMAND_SECONDS}
+"""What is asked of an agent unless something else is."""
+
+NOT_BEGUN = {*answers.WAITING, UNLISTED.name, "CANCELLED"}
 
 
 @dataclass
@@ -106,7 +95,7 @@ class _Repeat:
         if reported is not UNLISTED:
             self.state = reported
         if reported.waits and self.status is None:
-            self.ending = ending_of_pending(reported)
+            self.ending = answers.ending_of_pending(reported)
             self.ends |= self.ending is not None
             return
         ended = (self.status or b"").startswith(b"code 0\n")  # Slurm may list it as running for a moment
@@ -114,12 +103,12 @@ class _Repeat:
             self.quiet_since = None
         else:
             self.quiet_since = self.quiet_since or time.monotonic()
-            explained = self.status is not None or reported.name in ENDINGS
+            explained = self.status is not None or reported.name in answers.ENDINGS
             ended |= explained or (self.is_cancelled and not self.has_begun)
             ended |= time.monotonic() - self.quiet_since >= SETTLE_SECONDS
         if ended:
             self.lines += self.cutter.end()
-            self.ending = dataclasses.replace(ending(reported, self.status), record=self.record)
+            self.ending = dataclasses.replace(answers.ending(reported, self.status), record=self.record)
 
 
 class SlurmLauncher(QueueLauncher):
@@ -149,12 +138,15 @@ class SlurmLauncher(QueueLauncher):
         return loop.wait_for(self._probe())
 
     async def _probe(self) -> Facts:
-        version = await self._command("sinfo", "--version")
-        nodes = await self._command("sinfo", "--noheader", "--Node", f"--format={NODES_FORMAT}")
+        questions = (["--version"], ["--noheader", "--Node", f"--format={answers.NODES_FORMAT}"])
+        try:
+            version, nodes = [await self._channel.run(["sinfo", *words], {}, COMMAND_SECONDS) for words in questions]
+        except LaunchFailed as error:
+            raise Unreachable(error.cause) from error
         if (await self._ask("survey")).get("usable") is not True:
             folder = self._queue.shared_folder
             raise LaunchFailed(f"shared_folder {folder} does not exist or is not writable. Create it")
-        return facts_of(self._host, self._queue, version, nodes)
+        return answers.facts_of(self._host, self._queue, version, nodes)
 
     def prepare(self, job: Job, on_progress: Progress) -> None:
         """See `Launcher.prepare`; jobs pull images themselves."""
@@ -202,10 +194,11 @@ class SlurmLauncher(QueueLauncher):
             jobs="\n".join(job.id for job in array),
             options=[] if self._last_array is None else [f"--dependency=afterany:{self._last_array}"],
         )
-        if (number := submitted_id(printed := str(answer.get("output")))) is None:
+        if (number := answers.submitted_id(printed := str(answer.get("output")))) is None:
             # A site that swallows the id: what it may have accepted must not run unseen.
             known = {repeat.task[0] for repeat in self._repeats.values() if repeat.task is not None}
-            await self._scancel([str(array) for array in {array for array, _ in await self._states()} - known])
+            unseen = {array for array, _ in _states(await self._ask("survey"))} - known
+            await self._ask("survey", cancel=list(map(str, unseen)))
             raise LaunchFailed(f"sbatch printed no job id: {plain_text(printed, 400).strip()}")
         self._last_array = max(number, self._last_array or 0)
         return number
@@ -215,7 +208,8 @@ class SlurmLauncher(QueueLauncher):
         for job in jobs:
             if (repeat := self._repeats.get(job.id)) is not None:
                 repeat.is_cancelled = True
-        loop.wait_for(self._scancel(task_lists(self._tasks(job.id for job in jobs)), "--state=PENDING"))
+        waiting = self._tasks(job.id for job in jobs)
+        loop.wait_for(self._ask("survey", cancel=answers.task_lists(waiting), cancel_options=["--state=PENDING"]))
         self._poller.hurry()
 
     def clear(self, jobs: Sequence[Job]) -> None:
@@ -226,11 +220,10 @@ class SlurmLauncher(QueueLauncher):
     async def _clear(self, run_id: str, names: Sequence[str]) -> None:
         await self._survey(run_id)
         tasks = self._tasks(names)
-        await self._scancel(task_lists(tasks))
         with anyio.move_on_after(END_SECONDS):
             while tasks:
-                states = await self._states()
-                tasks = [task for task in tasks if state_of(states, task).is_active]
+                states = _states(await self._ask("survey", cancel=answers.task_lists(tasks)))
+                tasks = [task for task in tasks if answers.state_of(states, task).is_active]
                 await anyio.sleep(1.0 if tasks else 0)
         self._removals.update(names)
         await self._ask("survey")
@@ -292,16 +285,11 @@ class SlurmLauncher(QueueLauncher):
         A completing job writes nothing more, but may be listed for as long as the cluster's epilog runs or its node
         does not respond.
         """
-        ends_at = time.monotonic() + TIDY_SECONDS
-        while time.monotonic() < ends_at:
-            found = await self._ask("survey")
-            if found.get("begun") or found.get("ended"):
-                return
-            states = (await self._states()).values()
-            if not any(state.is_active and state.name != "COMPLETING" for state in states):
-                await self._ask("survey", over=True)
-                return
-            await anyio.sleep(1.0)
+        ends_at, active = time.monotonic() + TIDY_SECONDS, True
+        while active and time.monotonic() < ends_at:
+            states = _states(await self._ask("survey")).values()
+            active = any(state.is_active and state.name != "COMPLETING" for state in states)
+            await (anyio.sleep(1.0) if active else self._ask("survey", over=True))
 
     # -- the cluster -------------------------------------------------------------------------------------------
 
@@ -314,39 +302,28 @@ class SlurmLauncher(QueueLauncher):
     def _folder(self) -> str:
         return f"{self._queue.shared_folder}/{self._name}"
 
-    async def _ask(self, do: str, *, over: bool = False, **request: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Ask the agent something about the run's folder, which it clears of what is no longer needed before."""
-        removals = set(self._removals)
-        request |= {"folder": self._folder, "limit_seconds": COMMAND_SECONDS, "removals": sorted(removals)}
-        answer = await self._channel.answer(do, seconds=COMMAND_SECONDS + 10, over=over, **request)
-        self._removals -= removals
-        return answer
-
-    async def _command(self, *words: str) -> str:
-        """Run a command of Slurm and return its output.
+    async def _ask(self, do: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Ask the agent about the run's jobs and folder, of which it first ends and removes what is no longer needed.
 
         Raises:
-            Unreachable: It was not found, or failed.
+            Unreachable: The login host or Slurm does not answer.
+            LaunchFailed: Slurm rejected what was submitted.
         """
+        removals = set(self._removals)
+        squeue = [*SQUEUE, f"--name={self._name}"]
+        about = {"folder": self._folder, "removals": sorted(removals), "squeue": squeue, **NOTHING_ELSE, **request}
         try:
-            return await self._channel.run(words, {}, COMMAND_SECONDS)
+            answer = await self._channel.answer(do, seconds=3 * COMMAND_SECONDS, **about)
         except LaunchFailed as error:
+            if do == "submit":
+                raise
             raise Unreachable(error.cause) from error
-
-    async def _states(self) -> QueueStates:
-        """Return the states of the run's jobs."""
-        words = ("--noheader", "--me", "--array", f"--name={self._name}", "--states=all", f"--format={STATES_FORMAT}")
-        return read_states(await self._command("squeue", *words))
+        self._removals -= removals
+        return answer
 
     def _tasks(self, names: Iterable[str]) -> list[Task]:
         repeats = [self._repeats[name] for name in names if name in self._repeats]
         return [repeat.task for repeat in repeats if repeat.task is not None]
-
-    async def _scancel(self, jobs: Sequence[str], *options: str) -> None:
-        """Cancel jobs, ignoring those that have ended."""
-        if jobs:
-            with contextlib.suppress(LaunchFailed):
-                await self._channel.run(["scancel", "--quiet", *options, *jobs], {}, COMMAND_SECONDS)
 
     async def _survey(self, run_id: str) -> None:
         """Find a run's pending, running and ended repeats on the cluster, once."""
@@ -355,20 +332,21 @@ class SlurmLauncher(QueueLauncher):
                 return
             self._run_id = run_id
             try:
-                self._note_found(await self._states(), await self._ask("survey"))
+                self._note_found(await self._ask("survey"))
             except HostError:
                 self._run_id = None
                 raise
 
-    def _note_found(self, states: QueueStates, answer: Mapping[str, Any]) -> None:
+    def _note_found(self, answer: Mapping[str, Any]) -> None:
+        states = _states(answer)
         arrays, begun, ended = (answer.get(key) for key in ("arrays", "begun", "ended"))
         for number, array in sorted(arrays.items()) if isinstance(arrays, dict) else ():
             self._arrays = max(self._arrays, whole_number(number) or 0)
             jobs, printed = map(str, array) if isinstance(array, list) and len(array) == 2 else ("", "")
-            job_id = submitted_id(printed)
+            job_id = answers.submitted_id(printed)
             for index, job in enumerate(jobs.split()):
                 task = None if job_id is None else (job_id, index)
-                if state_of(states, task).is_active:  # else it ended without a result while no controller ran
+                if answers.state_of(states, task).is_active:  # else it ended without a result while no controller ran
                     self._repeats[job] = _Repeat(task, was_there=True)
             self._last_array = max(job_id or 0, self._last_array or 0) or None
         for job in str(ended or "").split():
@@ -376,14 +354,13 @@ class SlurmLauncher(QueueLauncher):
         self._removals |= set(str(begun or "").split()) - self._repeats.keys()
 
     async def _poll(self) -> None:
-        """Update all followed repeats, and cancel and remove others, in few requests for any number of repeats."""
+        """Update all followed repeats, and cancel and remove others, in one request for any number of repeats."""
         repeats = dict(self._repeats)  # threads add and remove some
-        await self._scancel(task_lists(self._tasks(name for name, repeat in repeats.items() if repeat.ends)))
         followed = {name: repeat for name, repeat in repeats.items() if repeat.is_followed}
         offsets = [(name, repeat.cutter.taken) for name, repeat in followed.items() if repeat.status is None]
-        states = await self._states()
         answer = await self._ask(
             "poll",
+            cancel=answers.task_lists(self._tasks(name for name, repeat in repeats.items() if repeat.ends)),
             followed=sorted(offsets, key=lambda item: item[1]),  # the quietest first: POLL_BYTES may not last for all
             limit_bytes=POLL_BYTES,
             limit_record_bytes=MAX_RECORD_BYTES + 1,
@@ -394,5 +371,10 @@ class SlurmLauncher(QueueLauncher):
                 log, status, record = (None if text is None else self._channel.decode(text) for text in files)
                 repeat.lines += repeat.cutter.cut(log or b"")
                 repeat.status, repeat.record = status, record
+        states = _states(answer)
         for repeat in followed.values():
-            repeat.note(state_of(states, repeat.task))
+            repeat.note(answers.state_of(states, repeat.task))
+
+
+def _states(answer: Mapping[str, Any]) -> QueueStates:
+    return answers.read_states(str(answer.get("states")))

@@ -129,7 +129,7 @@ def write_json(path: Path, document: Request) -> None:
 
 
 def hello(request: Request) -> Request:
-    """Report this Python, the host's tfbench image, what is installed, free space and time."""
+    """Report this Python, the host's tfbench image, what is installed, and free space."""
     root = Path(request["root"])
     root.mkdir(parents=True, exist_ok=True)
     return {
@@ -141,7 +141,6 @@ def hello(request: Request) -> Request:
         "free_bytes": shutil.disk_usage(root).free,
         "machine": platform.machine(),
         "libc": os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else "musl",
-        "now": time.time(),
         "root": str(root),
     }
 
@@ -187,21 +186,10 @@ def install(request: Request) -> Request:
     target = Path(request["root"], "environments", request["digest"])
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w", encoding="utf-8") as lock:
-        while not locked(lock):  # another controller makes the same environment
-            if OVER.wait(1.0):
-                return {}
-        if not target.is_dir():
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another controller may make the same environment
+        if not target.is_dir() and not OVER.is_set():
             make_environment(request, target)
     return {"site": str(target / "site")}
-
-
-def locked(file: IO[str]) -> bool:
-    """Try to lock a file; False: another process holds the lock."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def make_environment(request: Request, target: Path) -> None:
@@ -486,8 +474,11 @@ def wait_for(reached: Callable[[], bool], seconds: float) -> bool:
 
 
 def swept(request: Request) -> Path:
-    """Return the run's folder, after the files of repeats that are no longer needed were removed."""
+    """Return the run's folder, after jobs were cancelled, and files of repeats that are no longer needed removed."""
     folder = Path(request["folder"])
+    if request["cancel"]:
+        with contextlib.suppress(RequestFailed):  # they have ended
+            run(["scancel", "--quiet", *request["cancel_options"], *request["cancel"]], request["limit_seconds"])
     for job in request["removals"]:
         shutil.rmtree(str(folder / "jobs" / job), ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -496,17 +487,18 @@ def swept(request: Request) -> Path:
 
 
 def survey(request: Request) -> Request:
-    """List a run's arrays with their jobs and what sbatch printed, and the repeats that have begun and ended.
+    """List the states of a run's jobs, its arrays and what sbatch printed, and the repeats that have begun and ended.
 
     If the run is over and has neither, its folder goes.
     """
-    folder = swept(request)
+    folder, states = swept(request), run(request["squeue"], request["limit_seconds"])
     arrays = {path.stem.split("-")[-1]: path for path in folder.glob("array-*.jobs")}
     listed = {number: ["\n".join(path.read_text().split()), printed_by_sbatch(path)] for number, path in arrays.items()}
     begun, ended = names_in(folder / "jobs"), names_in(folder / "done")
     if request["over"] and not (begun or ended):
         shutil.rmtree(str(folder), ignore_errors=True)
-    return {"usable": os.access(str(folder.parent), os.W_OK), "arrays": listed, "begun": begun, "ended": ended}
+    usable = os.access(str(folder.parent), os.W_OK)
+    return {"usable": usable, "states": states, "arrays": listed, "begun": begun, "ended": ended}
 
 
 def printed_by_sbatch(jobs: Path) -> str:
@@ -543,8 +535,9 @@ def submit(request: Request) -> Request:
 
 
 def poll(request: Request) -> Request:
-    """Send new output of repeats and, once they have ended, their records."""
+    """Send the states of a run's jobs, new output of repeats and, once they have ended, their records."""
     folder, left = swept(request), request["limit_bytes"]
+    states = run(request["squeue"], request["limit_seconds"])  # before: what has ended by then has left its files
     repeats: Request = {}
     names_in(folder / "done")  # makes an NFS client refresh its cache of the folder
     for job, offset in request["followed"]:
@@ -559,7 +552,7 @@ def poll(request: Request) -> Request:
             break
         if log or ended is not None:
             repeats[job] = [text_of(log), text_of(ended), text_of(record)]
-    return {"repeats": repeats}
+    return {"states": states, "repeats": repeats}
 
 
 ON_HOSTS = (hello, command, unpack, install, start, follow, stop, remove, running)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -192,7 +191,6 @@ class SSHLauncher(AgentLauncher):
             raise ValueError(f"host {host.name} is not reached by ssh")
         python = {"python": host.python} if host.python is not None else {"fits": software.FITS}
         super().__init__(host, channel or shared_channel(host.ssh, host.host_keys, **python), pulls)
-        self._clock_skew_seconds = 0.0
 
     def probe(self) -> Facts:
         """See `Launcher.probe`; finds the image or a Python, then runs the probe with it."""
@@ -200,7 +198,6 @@ class SSHLauncher(AgentLauncher):
         facts = dataclasses.replace(
             self._run_probe(base),
             architecture=ARCHITECTURES.get(machine := plain_text(hello.machine, 30), machine) or None,
-            clock_skew_seconds=self._clock_skew_seconds,
             disk_free_bytes=hello.free_bytes,
         )
         if hello.image is not None:
@@ -233,16 +230,12 @@ class SSHLauncher(AgentLauncher):
         return self._read_hello()
 
     def _read_hello(self) -> Hello:
-        asked_at = time.time()
         answer = self._channel.request("hello")
-        midway = (asked_at + time.time()) / 2  # logging in may take seconds
         try:
-            hello = Hello.model_validate(answer)
+            return Hello.model_validate(answer)
         except (ValueError, RecursionError) as error:
             shown = plain_text(str(answer), 200)
             raise LaunchFailed(f"{self._channel.name}: not our agent's answer: {shown}") from error
-        self._clock_skew_seconds = round(hello.now - midway, 1)
-        return hello
 
     def _with_setup(self, image: Image) -> Image:
         """Add the size of an image's packages, or why they cannot be installed."""

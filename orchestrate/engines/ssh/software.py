@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
-from pydantic import BaseModel, ConfigDict, FiniteFloat, StrictBool, StrictStr
+from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 
 from orchestrate.engines.invocation import MAX_CACHE_BYTES
 from orchestrate.errors import LaunchFailed
@@ -90,7 +90,6 @@ class Hello(BaseModel):
         environments: Digests of the installed environments.
         machine: Its architecture, e.g. `x86_64`.
         libc: Its C library, e.g. `glibc 2.36`.
-        now: The host's clock, in seconds since 1970.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -103,7 +102,6 @@ class Hello(BaseModel):
     free_bytes: int
     machine: StrictStr = ""
     libc: StrictStr
-    now: FiniteFloat
 
 
 def pack_runner() -> tuple[str, bytes]:

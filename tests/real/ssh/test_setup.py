@@ -10,18 +10,14 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrate import loop
-from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.ssh import channel, software
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.engines.ssh.software import REQUIREMENTS
 from orchestrate.errors import LaunchFailed, PullFailed
-from orchestrate.inventory.addresses import SSHAddress
-from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.plan import Job
 from results.schema import Case, Device, Origin, Status
@@ -33,31 +29,6 @@ JOB = Job(id=f"rented.a.{CASE.name}.r1", case=CASE, origin=ORIGIN)
 
 def prepare(launcher: SSHLauncher) -> None:
     launcher.prepare(JOB, lambda done, total: None)
-
-
-class HostWithoutPython(channel.Channel):
-    """A host on which a Python is installed within a minute."""
-
-    def __init__(self) -> None:
-        super().__init__(None, root="/nonexistent")
-        self.has_python, self.seconds = False, 1000.0
-
-    def request(self, *_: object, **__: object) -> dict[str, Any]:
-        if not self.has_python:
-            raise channel.NoPython("nothing there")
-        known = {"runners": [], "environments": [], "image": None, "free_bytes": 9, "libc": "glibc 2.28"}
-        return {"root": "/", "python": "/ours", "tensorflow": False, "now": self.seconds, **known}
-
-    async def install_python(self) -> None:
-        self.seconds += 60
-        self.has_python = True
-
-
-def test_an_installation_of_python_is_no_wrong_clock(monkeypatch):
-    machine = HostWithoutPython()
-    monkeypatch.setattr("orchestrate.engines.ssh.launcher.time.time", lambda: machine.seconds)
-    launcher = SSHLauncher(Host(fleet="f", name="h", docker=None, ssh=SSHAddress(target="a")), PullLimits(), machine)
-    assert (launcher._hello.python, launcher._clock_skew_seconds) == ("/ours", 0.0)
 
 
 def test_every_variant_with_a_lock_says_what_its_wheels_take():

@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from orchestrate.engines.ssh.agent import locked
-from tests.support import PROJECT
+from tests.support import PROJECT, locked
 from tests.support.patience import patience
 
 

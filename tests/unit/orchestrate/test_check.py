@@ -63,7 +63,6 @@ BUSY = {"utilisation": 0.87, "memory_used_bytes": 12_300_000_000, "processes": 3
         ({"device": Device.GPU}, {"gpu_runtime": None, "gpus": ()}, "Install the NVIDIA container toolkit"),
         ({}, {"gpus": ()}, "its engine gives GPUs (CDI), but no GPU was found. Run nvidia-smi there"),
         ({}, {"gpu_runtime": None, "gpus": ()}, "the CPU is measured. To do that on purpose, set device: cpu"),
-        ({}, {"clock_skew_seconds": -40.2}, "its clock is 40 s behind ours. Synchronise it with NTP"),
         ({}, {"disk_free_bytes": 3_000_000_000}, "only 3 GB of disk space is free"),
         ({}, states(**BUSY), "GPU 0: busy, 87% used, 12.3 GB taken, 3 processes: a benchmark shares its time, memory"),
         ({}, states(utilisation=0.0, temperature_celsius=78.0), "GPU 0: 78 °C without work"),

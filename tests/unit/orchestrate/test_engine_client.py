@@ -21,7 +21,7 @@ from orchestrate import loop
 from orchestrate.engines import bounded
 from orchestrate.engines.base import Ending
 from orchestrate.engines.docker import engine as engine_module
-from orchestrate.engines.docker.engine import DockerEngine, stamped_lines
+from orchestrate.engines.docker.engine import BEFORE_ALL, DockerEngine, stamped_lines
 from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.invocation import container
 from orchestrate.engines.pulls import PullLimits
@@ -160,8 +160,8 @@ def test_an_answer_that_was_cut_off_is_not_taken_for_a_whole_one(serve: Serve, e
     with pytest.raises(Unreachable, match=r"\.sock: the connection broke$"):
         engine.info()
     _, engine = serve(chunked(frame(f"{STAMP} one\n".encode()), end=end))
-    lines = engine.log_lines("x", "", follow=True)
-    assert next(lines) == (STAMP, "one")
+    lines = engine.log_lines("x", BEFORE_ALL, follow=True)
+    assert next(lines)[1] == "one"
     with pytest.raises(Unreachable):
         next(lines)
 
@@ -206,7 +206,7 @@ def test_an_answer_or_a_frame_without_end_is_refused(serve: Serve, monkeypatch: 
     with pytest.raises(LaunchFailed, match="too large"):
         engine.info()
     with pytest.raises(LaunchFailed, match="longer than 1 MiB"):
-        list(engine.log_lines("x", "", follow=True))
+        list(engine.log_lines("x", BEFORE_ALL, follow=True))
 
 
 @pytest.mark.parametrize("piece", [b"0,", b" ", b'"a",'])

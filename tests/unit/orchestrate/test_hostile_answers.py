@@ -332,7 +332,7 @@ def test_no_answer_of_an_engine_does_more_than_fail_its_host(monkeypatch: pytest
 SLURM_PRINTS = {
     "sinfo --version": ["slurm 22.05.8"],
     "sinfo --noheader --Node": ["gpu|n1|2|1000|idle|gpu:a4000:2"],
-    "squeue --noheader --me": ["12_0|COMPLETED|n1|None", "12_1|PENDING||Priority", "13|CANCELLED||None"],
+    "squeue": ["12_0|COMPLETED|n1|None", "12_1|PENDING||Priority", "13|CANCELLED||None"],
 }
 """Lines of its commands."""
 
@@ -343,12 +343,13 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt
     left = ("tfbench: state timing\n", "code 0\nnode n1\nimage \n", record)
     words: dict[str, Any] = {name: [line.split("|") for line in lines] for name, lines in SLURM_PRINTS.items()}
     answers: dict[str, Any] = {
-        **{name: {"output": "\n".join(lines)} for name, lines in SLURM_PRINTS.items()},
+        **{name: {"output": "\n".join(lines)} for name, lines in SLURM_PRINTS.items() if name != "squeue"},
         "survey": {"usable": True, "arrays": {"1": ["a b", "11"]}, "begun": "a", "ended": "b"},
         "submit": {"output": "12"},
         "poll": {"repeats": {job.id: [in_base64(text) for text in left]}},
-        "scancel": {"output": ""},
     }
+    for do in ("survey", "poll"):
+        answers[do]["states"] = "\n".join(SLURM_PRINTS["squeue"])
     queue = SlurmQueue(container="none", shared_folder=str(tmp_path), partition="gpu", gres="gpu:a4000:2")
     quick = queue.model_copy(update={"poll_seconds": 0.001})
 
@@ -367,6 +368,8 @@ def test_no_answer_of_slurm_does_more_than_fail_its_fleet(tmp_path: Path, spoilt
                 )
                 if spoilt == "words of Slurm" and name in words:
                     line = json.dumps({"output": spoken(line)})
+                elif spoilt == "words of Slurm" and "states" in answers[name]:
+                    line = json.dumps({**answers[name], "states": spoken(say("squeue"))})
                 answer = parse_line(self.name, line.encode(errors="surrogatepass"))
                 raise_failure(self.name, answer)
                 return answer
