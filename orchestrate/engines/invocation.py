@@ -42,9 +42,8 @@ GIBIBYTE = 1 << 30
 SHM_BYTES = GIBIBYTE  # for NCCL's rings; the engine's default of 64 MiB is too small
 TMP_BYTES = 4 * GIBIBYTE
 MAX_FILE_BYTES = 256 << 20  # a benchmark writes only a small record and must not fill the host's disk
-MEMORY_LOCK = "memlock"
-"""Name of the limit on locked memory."""
-
+FILE_LIMIT = {"Name": "fsize", "Soft": MAX_FILE_BYTES, "Hard": MAX_FILE_BYTES}
+UNLIMITED_MEMORY_LOCK = {"Name": "memlock", "Soft": -1, "Hard": -1}
 MAX_PROCESSES = 32_768  # includes threads, of which TensorFlow and NCCL start hundreds per GPU
 
 ISOLATION = {
@@ -56,38 +55,24 @@ ISOLATION = {
     "Init": True,
     "ShmSize": SHM_BYTES,
     "PidsLimit": MAX_PROCESSES,
+    "Ulimits": [FILE_LIMIT],
     "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "2"}},
 }
 """Settings of every container: read-only root, no capabilities, no new privileges, and no network."""
 
 
-def container(
-    image: str,
-    settings: Mapping[str, Any] | None = None,
-    *,
-    limits: Mapping[str, int] | None = None,
-    **fields: Any,  # noqa: ANN401
-) -> dict[str, Any]:
+def container(image: str, settings: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     """Describe an isolated container: the body of `ContainerCreate` in the engine's API.
 
     Args:
         image: Its image.
-        settings: Fields of `HostConfig` in addition to `ISOLATION`, or instead of it; None: not set.
-        limits: Further resource limits by name; -1: unlimited.
-        fields: Fields beside `HostConfig`; None: not set.
+        settings: Fields of `HostConfig` in addition to `ISOLATION`, or instead of it.
+        fields: Fields beside `HostConfig`.
     """
-    named = {"fsize": MAX_FILE_BYTES, **(limits or {})}
-    ulimits = [{"Name": name, "Soft": value, "Hard": value} for name, value in named.items()]
-    chosen = {**ISOLATION, "Ulimits": ulimits, **(settings or {})}
-    document = {
-        "Image": image,
-        "NetworkDisabled": chosen["NetworkMode"] == "none",
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "HostConfig": {key: value for key, value in chosen.items() if value is not None},
-        **fields,
-    }
-    return {key: value for key, value in document.items() if value is not None}
+    chosen = {**ISOLATION, **(settings or {})}
+    disabled = chosen["NetworkMode"] == "none"
+    usual = {"Image": image, "NetworkDisabled": disabled, "AttachStdout": True, "AttachStderr": True}
+    return {**usual, "HostConfig": chosen, **fields}
 
 
 def gpu_request(names: Sequence[str], *, cdi: bool) -> list[dict[str, Any]]:
@@ -128,7 +113,7 @@ def job_container(
         lifts_memory_lock: Whether the engine may lift the limit on locked memory, which needs privileges.
     """
     member, cache = job.member, cache_volume(image) if job.gpus else None
-    memory = None if host.memory_gb is None else int(host.memory_gb * 1e9)
+    memory = int((host.memory_gb or 0) * 1e9)  # 0: unlimited
     ports = [f"{port}/tcp" for port in member.ports] if member and member.network == "bridge" else []
     locks_memory = len(job.gpus) * job.case.num_hosts > 1 and lifts_memory_lock  # as NCCL does
     names = job.gpu_uuids
@@ -141,28 +126,23 @@ def job_container(
         mounts.append({"Type": "bind", "Source": folder, "Target": DATA_PATH, "ReadOnly": True})
     if cache is not None:
         mounts.append(cache_mount(cache, image))
-    variables = {
-        "PYTHONUNBUFFERED": "1",
-        **host.environment,
-        **(member.environment if member else {}),
-        **(CACHE_VARIABLES if cache else {}),
-    }
+    variables = {**job_variables(job, host), **(CACHE_VARIABLES if cache else {})}
     return container(
         image,
         {
             "NetworkMode": member.network if member else "none",
-            "PortBindings": {port: [{"HostPort": port.removesuffix("/tcp")}] for port in ports} or None,
-            "NanoCpus": None if host.cpus is None else int(host.cpus * 1e9),
+            "PortBindings": {port: [{"HostPort": port.removesuffix("/tcp")}] for port in ports},
+            "NanoCpus": int((host.cpus or 0) * 1e9),
             "Memory": memory,
             "MemorySwap": memory,
             "DeviceRequests": gpu_request(names or [*map(str, job.gpus)], cdi=devices is not None),
-            "Mounts": mounts or None,
+            "Mounts": mounts,
+            "Ulimits": [FILE_LIMIT, *([UNLIMITED_MEMORY_LOCK] if locks_memory else [])],
         },
-        limits={MEMORY_LOCK: -1} if locks_memory else None,
         Cmd=container_flags(job, host),
         Env=[f"{name}={value}" for name, value in variables.items()],
         Labels=job_labels(job),
-        ExposedPorts={port: {} for port in ports} or None,
+        ExposedPorts={port: {} for port in ports},
     )
 
 
@@ -215,11 +195,16 @@ def cache_mount(volume: str, image: str) -> dict[str, Any]:
 
 
 def job_variables(job: Job, host: Host) -> dict[str, str]:
-    """Return the variables of a benchmark outside containers: the host's, its peers, and its visible GPUs.
+    """Return the variables of a benchmark: the host's, and those of its peers."""
+    return {"PYTHONUNBUFFERED": "1", **host.environment, **(job.member.environment if job.member else {})}
+
+
+def process_variables(job: Job, host: Host) -> dict[str, str]:
+    """Return the variables of a benchmark outside containers, which also choose its visible GPUs.
 
     A CPU case sees no GPU, so that no part of it can run on one.
     """
-    variables = {**host.environment, **(job.member.environment if job.member else {})}
+    variables = job_variables(job, host)
     if job.case.device is Device.CPU:
         variables["CUDA_VISIBLE_DEVICES"] = NO_GPU
     elif gpus := job.gpu_uuids or tuple(map(str, job.gpus)):

@@ -102,7 +102,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Names of architectures in image registries, by those of kernels."""
 
 
-NOT_PROBED = {"architecture", "engine", "gpu_runtime", "clock_skew_seconds", "images"}
+NOT_PROBED = {"architecture", "engine", "gpu_runtime", "images"}
 """Facts that do not come from the probe, whatever it says."""
 
 

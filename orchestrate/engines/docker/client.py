@@ -35,7 +35,7 @@ from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.text import plain_text, read_json
 from results.schema import Status
 
-__all__ = ["APIError", "EngineClient", "NoGPUs", "NoMemoryLock", "NoSpace", "document", "engine_pool", "explained"]
+__all__ = ["APIError", "EngineClient", "NoGPUs", "NoMemoryLock", "NoSpace", "engine_pool", "explained"]
 
 ANSWER_SECONDS = 60
 """Time limit of a request and its answer; for a stream of logs, the longest silence."""
@@ -181,13 +181,6 @@ class EngineClient(APIClient):
 
 TRANSPORT_ERRORS = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
 """Exceptions of failed and broken connections, including those of `requests` and `ssl`."""
-
-
-def document(answer: object) -> dict[str, Any]:
-    """Return an answer after checking that it is an object."""
-    if not isinstance(answer, dict):
-        raise LaunchFailed("the engine's answer is not a JSON object")
-    return answer
 
 
 @contextlib.contextmanager

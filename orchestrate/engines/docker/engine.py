@@ -27,7 +27,6 @@ from orchestrate.engines.docker.client import (
     APIError,
     EngineClient,
     NoSpace,
-    document,
     engine_pool,
     explained,
 )
@@ -139,14 +138,14 @@ class DockerEngine:
         """Yield the messages about a pull, build, push or load; one with an error is raised as a refusal."""
         client = self._connect()
         with explained(self._address):
-            for message in operation(client):
-                if "error" in document(message):
+            for message in map(dict, operation(client)):
+                if "error" in message:
                     raise refusal(plain_text(str(message["error"]), 500))
                 yield message
 
     def info(self) -> dict[str, Any]:
         """Return the engine's report about itself and its machine."""
-        return document(self.request(lambda client: client.info()))
+        return self.request(lambda client: dict(client.info()))
 
     @property
     def is_podman(self) -> bool:
@@ -155,63 +154,60 @@ class DockerEngine:
 
     # -- containers --------------------------------------------------------------------------------------------
 
-    def create(self, name: str, described: dict[str, Any]) -> dict[str, Any] | None:
-        """Create a container as described by `invocation.container`, unless one of its name exists.
+    def start(self, name: str, described: dict[str, Any]) -> bool:
+        """Start a container, or the existing one of its name if that has never run; if the engine refuses, remove it.
 
         Docker rejects an existing name with 409, Podman with 500: after any error, the engine is queried for one of
             this name. Mistaking that for a failed start would remove a running benchmark.
 
-        Returns:
-            The engine's description of the one that exists; None: it was created.
-
-        Raises:
-            HostError: The engine refused.
-        """
-
-        def create(client: EngineClient) -> dict[str, Any] | None:
-            try:
-                client.create_container_from_config(described, name)
-            except APIError:
-                with contextlib.suppress(APIError):
-                    return document(client.inspect_container(name))
-                raise
-            return None
-
-        try:
-            return self.request(create)
-        except NotThere as error:
-            raise PullFailed(f"image {described['Image']}: {error.cause}") from error
-
-    def start(self, name: str, *, new: bool = True) -> None:
-        """Start a container that has never run; if the engine refuses, remove it.
-
         Args:
             name: Of the container.
-            new: Whether it was just created, and need not be inspected; else an earlier controller may have started it.
+            described: As `invocation.container` describes it.
+
+        Returns:
+            Whether it existed.
 
         Raises:
-            HostError: The engine refused; its message is in the cause.
+            HostError: The engine refused; its message is in the cause. Or the existing one has other labels.
         """
+        labels, may_have_run = described.get("Labels", {}).items(), False
+
+        def create(client: EngineClient) -> bool:
+            try:
+                client.create_container_from_config(described, name)
+            except APIError as error:
+                with contextlib.suppress(APIError):
+                    if labels <= dict(client.inspect_container(name)["Config"]["Labels"] or {}).items():
+                        return True
+                    whose = "does not belong to this run. Remove or rename it"
+                    raise LaunchFailed(f"a container named {name} exists, but {whose}") from error
+                raise
+            return False
 
         def start(client: EngineClient) -> None:
-            nonlocal new
+            nonlocal may_have_run
             # It must not run again. It may have run even if the answer to a first request to start it was lost.
-            if new or _state(client.inspect_container(name)).get("Status") == "created":
-                new = False
+            if not may_have_run or client.inspect_container(name)["State"].get("Status") == "created":
+                may_have_run = True
                 client.start(name)
 
+        try:
+            existed = may_have_run = self.request(create)
+        except NotThere as error:
+            raise PullFailed(f"image {described['Image']}: {error.cause}") from error
         try:
             self.request(start)
         except (LaunchFailed, NotThere):  # 404 also means a program that is not in the image
             self.remove(name)
             raise
+        return existed
 
     def run(self, purpose: str, described: dict[str, Any], seconds: float) -> bytes:
         """Run a container to its end, or to a time limit, remove it, and return its stdout.
 
         Args:
             purpose: Part of its name.
-            described: See `create`.
+            described: See `start`.
             seconds: The limit.
 
         Raises:
@@ -224,9 +220,8 @@ class DockerEngine:
                 return b"".join(data for _, data in _frames(response.raw.read))
 
         deadline = time.monotonic() + seconds
-        self.create(name, described)
         try:
-            self.start(name)
+            self.start(name, described)
             while self.state(name).get("Running") and time.monotonic() < deadline:
                 time.sleep(0.2)
             return self.request(read)
@@ -235,7 +230,7 @@ class DockerEngine:
 
     def state(self, name: str) -> dict[str, Any]:
         """Return the state of a container: `State` of the engine's API."""
-        return self.request(lambda client: _state(client.inspect_container(name)))
+        return self.request(lambda client: dict(client.inspect_container(name)["State"]))
 
     def log_lines(self, name: str, after: Instant, *, follow: bool) -> Iterator[tuple[Instant, str]]:
         """Yield the instant and text, which is not trusted, of each line of output from the second of an instant on.
@@ -281,12 +276,10 @@ class DockerEngine:
         with contextlib.suppress(NotThere):
             self.request(lambda client: client.remove_container(name, v=True, force=True))
 
-    def labelled(self, label: str) -> list[dict[str, str]]:
+    def labelled(self, label: str) -> list[dict[str, Any]]:
         """Return the labels of all containers that have `label`, running or not."""
-        containers = self.request(lambda client: client.containers(all=True, filters={"label": [label]}))
-        if not isinstance(containers, list):
-            raise LaunchFailed("the engine's list of containers is not a list")
-        return [document(document(container).get("Labels") or {}) for container in containers]
+        filters = {"label": [label]}
+        return self.request(lambda client: [dict(it["Labels"]) for it in client.containers(all=True, filters=filters)])
 
     # -- images ------------------------------------------------------------------------------------------------
 
@@ -294,7 +287,7 @@ class DockerEngine:
         """Return the engine's description of an image; None: it is not on the host."""
         with _about_image(reference):
             try:
-                return document(self.request(lambda client: client.inspect_image(reference)))
+                return self.request(lambda client: dict(client.inspect_image(reference)))
             except NotThere:
                 return None
 
@@ -317,8 +310,7 @@ class DockerEngine:
             PullFailed: There is no such image, or the registry does not answer.
         """
         with _about_image(reference):
-            answer = document(self.request(lambda client: client.inspect_distribution(reference)))
-            digest = document(answer.get("Descriptor")).get("digest")
+            digest = self.request(lambda client: client.inspect_distribution(reference)["Descriptor"]["digest"])
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise PullFailed(f"image {reference}: the engine does not report its digest")
         return digest
@@ -477,10 +469,6 @@ def _about_image(reference: str) -> Iterator[None]:
         yield
     except (NotThere, LaunchFailed) as error:
         raise PullFailed(f"image {reference}: {error.cause}") from error
-
-
-def _state(container: object) -> dict[str, Any]:
-    return document(document(container).get("State"))
 
 
 def _shown(messages: Iterable[dict[str, Any]], on_progress: Progress) -> Iterator[dict[str, Any]]:

@@ -16,30 +16,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from orchestrate.engines import invocation
 from orchestrate.engines.base import Ending, Launcher, NotThere, OnTurn, OutputLine, always_running
-from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, document
+from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock
 from orchestrate.engines.docker.engine import BEFORE_ALL, DockerEngine, controller_address, send_image, sent_name
-from orchestrate.engines.invocation import (
-    CDI_GPU,
-    JOB_LABEL,
-    RECORD_PATH,
-    RUN_LABEL,
-    container_name,
-    job_container,
-    probe_container,
-)
 from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits
 from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.loop import in_thread
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe
-from orchestrate.planning.images import (
-    pinned,
-    probe_reference,
-    registry_of,
-    unsupported_architecture,
-    wanted_images,
-)
+from orchestrate.planning.images import pinned, probe_reference, registry_of, unsupported_architecture, wanted_images
 from orchestrate.planning.plan import Job
 from orchestrate.text import plain_text
 from results.schema import Status
@@ -137,24 +123,17 @@ class ContainerLauncher(Launcher):
             return self._with_gpus(partial(self._start, job))
 
     def _start(self, job: Job, method: str) -> bool:
-        planned, name = self._pinned(job.origin.image or "", job.origin.image_digest), container_name(job)
-        devices = self._listed if job.gpus and method == CDI else None
-        image, lifts = self._names.get(planned, planned), self._lifts_memory_lock
-        existing = self._engine.create(name, job_container(job, self._host, image, devices, lifts_memory_lock=lifts))
-        if existing is not None:
-            labels = document(document(existing.get("Config")).get("Labels") or {})
-            if labels.get(JOB_LABEL) != job.id:
-                whose = "does not belong to this run. Remove or rename it"
-                raise LaunchFailed(f"a container named {name} exists, but {whose}")
-        self._engine.start(name, new=existing is None)
-        return existing is not None
+        planned, lifts = self._pinned(job.origin.image or "", job.origin.image_digest), self._lifts_memory_lock
+        image, devices = self._names.get(planned, planned), self._listed if job.gpus and method == CDI else None
+        described = invocation.job_container(job, self._host, image, devices, lifts_memory_lock=lifts)
+        return self._engine.start(invocation.container_name(job), described)
 
     async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
         """See `Launcher.follow`."""
         return await in_thread(partial(self._follow, job, on_line))
 
     def _follow(self, job: Job, on_line: OutputLine) -> Ending:
-        name, record, last, runs = container_name(job), RecordReader(MAX_RECORD_BYTES), BEFORE_ALL, True
+        name, record, last, runs = invocation.container_name(job), RecordReader(MAX_RECORD_BYTES), BEFORE_ALL, True
         while True:
             complete, shown = False, last
             with contextlib.suppress(HostError):  # lost temporarily or for good: the state shows it
@@ -177,7 +156,7 @@ class ContainerLauncher(Launcher):
             time.sleep(REASON_SECONDS)
             state = self._state(job)
         detail = plain_text(str(state.get("Error") or ""), 300)
-        if code and self._engine.is_full(name, RECORD_PATH.rpartition("/")[0]):
+        if code and self._engine.is_full(name, invocation.RECORD_PATH.rpartition("/")[0]):
             detail = f"The host's disk is full; the end of its output may be lost. {detail}".rstrip()
         return Ending(
             exit_code=code if isinstance(code, int) and abs(code) < 1 << 31 else None,
@@ -188,15 +167,17 @@ class ContainerLauncher(Launcher):
 
     def stop(self, job: Job) -> None:
         """See `Launcher.stop`."""
-        self._engine.stop(container_name(job))
+        self._engine.stop(invocation.container_name(job))
 
     def remove(self, job: Job) -> None:
         """See `Launcher.remove`; removes the container and its volume."""
-        self._engine.remove(container_name(job))
+        self._engine.remove(invocation.container_name(job))
 
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        jobs = [labels.get(JOB_LABEL, "") for labels in self._engine.labelled(f"{RUN_LABEL}={run_id}")]
+        jobs = [
+            labels.get(invocation.JOB_LABEL, "") for labels in self._engine.labelled(f"{invocation.RUN_LABEL}={run_id}")
+        ]
         return [job for job in jobs if isinstance(job, str) and job.startswith(f"{self._host.key}.")]
 
     def close(self) -> None:
@@ -207,7 +188,7 @@ class ContainerLauncher(Launcher):
 
     def _state(self, job: Job) -> dict[str, Any]:
         try:
-            return self._engine.state(container_name(job))
+            return self._engine.state(invocation.container_name(job))
         except NotThere as error:
             raise Gone("the container is gone: somebody removed it, or the engine lost it") from error
         except Unreachable as error:
@@ -259,7 +240,7 @@ class ContainerLauncher(Launcher):
         """
         devices, runtimes = info.get("DiscoveredDevices"), info.get("Runtimes")
         names = [str(item.get("ID")) for item in devices if isinstance(item, dict)] if isinstance(devices, list) else []
-        self._listed = frozenset(name for name in names if name.startswith(f"{CDI_GPU}="))
+        self._listed = frozenset(name for name in names if name.startswith(f"{invocation.CDI_GPU}="))
         has_runtime = isinstance(runtimes, dict) and "nvidia" in runtimes
         if self._engine.is_podman:  # it ignores requests to the runtime and the toolkit
             self._methods = [CDI]
@@ -294,7 +275,7 @@ class ContainerLauncher(Launcher):
         image = self._provide(self._pinned(reference, self._digest(reference)), report)
 
         def probe(method: str) -> bytes:
-            return self._engine.run("probe", probe_container(image, cdi=method == CDI), PROBE_SECONDS)
+            return self._engine.run("probe", invocation.probe_container(image, cdi=method == CDI), PROBE_SECONDS)
 
         try:
             reported = facts_from_probe(self._with_gpus(probe))

@@ -16,15 +16,7 @@ from functools import partial
 from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
 from orchestrate.engines.invocation import JOB_LABEL, RUN_LABEL
-from orchestrate.engines.kubernetes.api import (
-    ClusterEvent,
-    KubernetesCluster,
-    KubernetesJob,
-    NameTaken,
-    Node,
-    Pod,
-    Refused,
-)
+from orchestrate.engines.kubernetes import api
 from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.engines.kubernetes.pods import Stuck, read_state, without_pod
@@ -67,7 +59,7 @@ class _Repeat:
     """
 
     uid: str
-    pod: Pod | None = None
+    pod: api.Pod | None = None
     record: RecordReader = dataclasses.field(default_factory=lambda: RecordReader(MAX_RECORD_BYTES))
     stamp: str = ""
 
@@ -84,12 +76,12 @@ class KubernetesLauncher(QueueLauncher):
             raise ValueError(f"fleet {host.fleet} is not on Kubernetes")
         self._host = host
         self._queue = host.kubernetes
-        self._cluster = KubernetesCluster(host.kubernetes)
+        self._cluster = api.KubernetesCluster(host.kubernetes)
         self._poller = Poller(f"the cluster of fleet {host.fleet}", partial(in_thread, self._poll), POLL_SECONDS)
         self._run_id = ""
         self._repeats: dict[str, _Repeat] = {}
         # As of the last poll: Jobs by name, uids of pods, and warnings by Job.
-        self._jobs: dict[str, KubernetesJob] = {}
+        self._jobs: dict[str, api.KubernetesJob] = {}
         self._present: set[str] = set()
         self._warnings: dict[str, str] = {}
         self._cancelled: set[str] = set()
@@ -102,9 +94,9 @@ class KubernetesLauncher(QueueLauncher):
         selector = ",".join(f"{key}={value}" for key, value in self._queue.node_selector.items())
         wants_gpus, named = self._host.wants_gpus, bool(self._host.image or self._host.variant)
         try:
-            nodes = self._cluster.objects(Node, label_selector=selector)
+            nodes = self._cluster.objects(api.Node, label_selector=selector)
             facts = fleet_facts(nodes, self._queue, wants_gpus=wants_gpus)
-        except (Refused, NoNode):  # listing them is forbidden, or none exists now
+        except (api.Refused, NoNode):  # listing them is forbidden, or none exists now
             if self._queue.gpus_per_node is None or not named:
                 raise
             facts = stated_facts(self._queue, wants_gpus=wants_gpus)
@@ -134,10 +126,10 @@ class KubernetesLauncher(QueueLauncher):
         manifest = job_manifest(job, self._host, self._queue, self._digests.get(job.origin.image or ""))
         deadline = time.monotonic() + REMOVAL_SECONDS
         while time.monotonic() < deadline:
-            with contextlib.suppress(NameTaken):
+            with contextlib.suppress(api.NameTaken):
                 self._repeats[job.id] = _Repeat(self._cluster.create_job(manifest).uid)
                 return False
-            found = next(iter(self._cluster.objects(KubernetesJob, field_selector=f"metadata.name={name}")), None)
+            found = next(iter(self._cluster.objects(api.KubernetesJob, field_selector=f"metadata.name={name}")), None)
             if found is None:
                 continue  # it was deleted in between
             if (found.annotations.get(JOB_LABEL), found.annotations.get(RUN_LABEL)) != (job.id, self._run_id):
@@ -188,7 +180,7 @@ class KubernetesLauncher(QueueLauncher):
         return dataclasses.replace(state, record=repeat.record.payload())
 
     @malformed_as_error("the cluster")
-    def _read_log(self, repeat: _Repeat, pod: Pod, on_line: OutputLine, *, ended: bool = False) -> None:
+    def _read_log(self, repeat: _Repeat, pod: api.Pod, on_line: OutputLine, *, ended: bool = False) -> None:
         """Pass on the lines of a pod's log that have not been read yet: as they arrive, or its last ones."""
         before = repeat.stamp
         lines = self._cluster.log_end(pod.name, MAX_RECORD_LINES * 4) if ended else self._cluster.follow_log(pod.name)
@@ -224,10 +216,10 @@ class KubernetesLauncher(QueueLauncher):
             HostError: The server does not answer.
         """
         selector = run_selector(self._run_id)
-        jobs = self._cluster.objects(KubernetesJob, label_selector=selector)
-        pods = self._cluster.objects(Pod, label_selector=selector)
+        jobs = self._cluster.objects(api.KubernetesJob, label_selector=selector)
+        pods = self._cluster.objects(api.Pod, label_selector=selector)
         without_pods = {job.uid for job in jobs} - {pod.owner for pod in pods}
-        events = self._cluster.objects(ClusterEvent, field_selector=WARNINGS) if without_pods else []
+        events = self._cluster.objects(api.ClusterEvent, field_selector=WARNINGS) if without_pods else []
         self._warnings = {item.about: item.text for item in sorted(events, key=lambda item: item.last or item.at)}
         self._jobs = {job.name: job for job in jobs}
         self._present = {pod.uid for pod in pods}  # before their pods: none counts as deleted that is new
@@ -269,7 +261,7 @@ class KubernetesLauncher(QueueLauncher):
     @malformed_as_error("the cluster")
     def running(self, run_id: str) -> list[str]:
         """See `Launcher.running`."""
-        there = self._cluster.objects(KubernetesJob, label_selector=run_selector(run_id))
+        there = self._cluster.objects(api.KubernetesJob, label_selector=run_selector(run_id))
         return [job.annotations[JOB_LABEL] for job in there if JOB_LABEL in job.annotations]
 
     def manifests(self, jobs: Sequence[Job]) -> list[str]:

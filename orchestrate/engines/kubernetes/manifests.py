@@ -23,6 +23,7 @@ from orchestrate.engines.invocation import (
     container_flags,
     container_name,
     job_labels,
+    job_variables,
     max_seconds,
 )
 from orchestrate.errors import LaunchFailed
@@ -140,7 +141,7 @@ def _fill_container(container: Manifest, job: Job, host: Host, queue: Kubernetes
     if job.case.device is Device.GPU:
         limits[queue.gpu_resource] = requests[queue.gpu_resource] = str(job.case.num_gpus)
     # Each `$` is doubled: otherwise Kubernetes would expand `$(NAME)`.
-    variables = {"PYTHONUNBUFFERED": "1"} | {key: text.replace("$", "$$") for key, text in host.environment.items()}
+    variables = {key: text.replace("$", "$$") for key, text in job_variables(job, host).items()}
     container |= {
         "image": image,
         "imagePullPolicy": "IfNotPresent" if "@" in image else "Always",

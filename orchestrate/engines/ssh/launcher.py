@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrate import loop
 from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, Poller, always_running
-from orchestrate.engines.invocation import benchmark_flags, job_variables
+from orchestrate.engines.invocation import benchmark_flags, process_variables
 from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.engines.ssh import software
 from orchestrate.engines.ssh.channel import Channel, NoPython, shared_channel
@@ -73,7 +73,7 @@ class AgentLauncher(Launcher):
                 *benchmark_flags(job, self._host, self._host.data_dir),
                 "--output=record.json",  # in the repeat's folder
             ],
-            environment={**used.environment, "PYTHONUNBUFFERED": "1", **job_variables(job, self._host)},
+            environment={**used.environment, **process_variables(job, self._host)},
             cpus=self._host.cpus,
             toolchain=used.toolchain,
             machine=self._MACHINE,

@@ -62,8 +62,9 @@ def test_a_container_gets_the_limits_variables_and_data_of_its_host():
     document, plain = (job_container(one, given, "image") for one in (reading, job()))
     assert "NCCL_SOCKET_IFNAME==eth0,eth1" in document["Env"] and "--data_dir=/data" in document["Cmd"]
     mount = {"Type": "bind", "Source": "/sets/imagenet", "Target": "/data", "ReadOnly": True}
-    assert document["HostConfig"]["Mounts"] == [mount] and "Mounts" not in plain["HostConfig"]
-    assert not {"Privileged", "Memory", "NanoCpus"} & plain["HostConfig"].keys() and "Entrypoint" not in plain
+    assert document["HostConfig"]["Mounts"] == [mount] and plain["HostConfig"]["Mounts"] == []
+    assert [plain["HostConfig"].get(key) for key in ("Privileged", "Memory", "NanoCpus")] == [None, 0, 0], "no limits"
+    assert "Entrypoint" not in plain
     assert (plain["HostConfig"]["CapDrop"], plain["HostConfig"]["SecurityOpt"]) == (["ALL"], ["no-new-privileges=true"])
 
 
@@ -88,18 +89,16 @@ class Engine:
         self.asked.add(reference)
         return "sha256:" + "a" * 64
 
-    def create(self, name: str, made: dict[str, Any]) -> None:
+    def start(self, name: str, made: dict[str, Any]) -> bool:
         self.left[name] = made
-
-    def start(self, name: str, *, new: bool = True) -> None:
-        if (said := self.refuses(self.left[name])) is not None:
+        if (said := self.refuses(made)) is not None:
             raise launch_refusal(said)
-        self.started.append(self.left[name])
+        self.started.append(made)
+        return False
 
     def run(self, purpose: str, made: dict[str, Any], seconds: float) -> bytes:
-        self.create(purpose, made)
         try:
-            self.start(purpose)
+            self.start(purpose, made)
         finally:
             self.remove(purpose)
         return json.dumps({**PROBED, "driver": "580.95.05", "gpu_problems": []}).encode()

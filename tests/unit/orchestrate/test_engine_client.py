@@ -304,10 +304,13 @@ def test_a_line_in_several_frames_is_one_line_without_their_stamps():
 def test_a_taken_name_is_one_whatever_the_engine_calls_it(serve: Serve, status: int):
     taken = answer({"message": 'creating container storage: the container name "x" is already in use by 5bcf'}, status)
     full, missing = answer({"message": "no space left on device"}, 500), answer({"message": "no such container"}, 404)
-    script, engine = serve(taken, answer({"Id": "5bcf"}), full, missing)
-    assert engine.create("x", container("i")) == {"Id": "5bcf"}
+    exists = answer({"Config": {"Labels": {"a": "b"}}, "State": {"Status": "exited"}})
+    script, engine = serve(taken, exists, exists, taken, exists, full, missing)
+    assert engine.start("x", container("i", Labels={"a": "b"})) is True
+    with pytest.raises(LaunchFailed, match="does not belong to this run"):
+        engine.start("x", container("i", Labels={"a": "c"}))
     with pytest.raises(LaunchFailed, match="disk is full"):
-        engine.create("x", container("i"))
+        engine.start("x", container("i"))
     assert script.connections == 1, "a refusal keeps its connection"
 
 

@@ -145,7 +145,7 @@ def test_hardening_of_the_container(target: Target, home: Home):
     made = container(image, Entrypoint=["/usr/bin/python3.11", "-c", HARDENING])
     with target.engine.controller_client() as engine, contextlib.ExitStack() as stack:
         stack.callback(engine.remove, name)
-        assert engine.create(name, made) is None and engine.create(name, made) is not None
+        assert [engine.start(name, made), engine.start(name, made)] == [False, True]
         said = engine.run("hard", made, 60).decode().strip()
     assert said == "10001|0000000000000000|1|2|Read-only file system|lo"
 
