@@ -14,9 +14,9 @@ from typing import IO, Any, NamedTuple
 
 from rich.console import Console
 
+from orchestrate.engines.base import Progress
 from orchestrate.engines.docker.engine import DockerEngine, controller_address
 from orchestrate.engines.invocation import RECORD_PATH, container
-from orchestrate.engines.pulls import Progress
 from orchestrate.errors import BuildFailed, HostError, UserError
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.inventory.variants import Variant, parse_version, read_variants, unknown_variant

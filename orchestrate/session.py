@@ -28,8 +28,7 @@ from orchestrate.deep_check import FOLDER, Acceptance, checked_host, judge, plan
 from orchestrate.display import tables
 from orchestrate.display.display import make_display, notify
 from orchestrate.display.streams import stderr_file
-from orchestrate.engines.base import QueueLauncher
-from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.base import PullLimits, QueueLauncher
 from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts

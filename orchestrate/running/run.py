@@ -15,8 +15,7 @@ from pathlib import Path
 import anyio
 
 from orchestrate import loop
-from orchestrate.engines.base import Launcher, QueueLauncher
-from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.base import Launcher, PullLimits, QueueLauncher
 from orchestrate.errors import UserError
 from orchestrate.events import RunFinished, RunOutcome, RunStarted
 from orchestrate.inventory.hosts import Host, HostPlace

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import IO, Any, TypeVar
 
 from orchestrate.connections.tunnel import Tunnel
-from orchestrate.engines.base import NotThere
+from orchestrate.engines.base import ATTEMPTS, DEADLINE_SECONDS, FINAL_PULL_ERRORS, STALL_SECONDS, NotThere, Progress
 from orchestrate.engines.bounded import persistently, within
 from orchestrate.engines.docker.client import (
     ANSWER_SECONDS,
@@ -30,7 +30,6 @@ from orchestrate.engines.docker.client import (
     engine_pool,
     explained,
 )
-from orchestrate.engines.pulls import ATTEMPTS, DEADLINE_SECONDS, FINAL_PULL_ERRORS, STALL_SECONDS, Progress
 from orchestrate.errors import BuildFailed, HostError, LaunchFailed, PullFailed, TfbenchError, Unreachable, UserError
 from orchestrate.inventory.addresses import AS_CONFIGURED, DockerAddress, HostKeys
 from orchestrate.planning.images import repository
@@ -50,6 +49,8 @@ MAX_FRAME_BYTES = 1 << 20
 DEFAULT_ENGINE = "unix:///var/run/docker.sock"
 PLATFORM = "linux/amd64"
 """Platform of all images, even if built on another: TensorFlow's CUDA packages are for x86-64."""
+
+BUILD_OPTIONS = dict[str, Any](network_mode="host", platform=PLATFORM, custom_context=True, rm=True, forcerm=True)
 
 MAX_PULL_BYTES = 256 << 20
 """Size limit of an engine's messages about one pull."""
@@ -298,10 +299,8 @@ class DockerEngine:
 
     def image_bytes(self, reference: str) -> int:
         """Return the size of an image on the host, unpacked."""
-        size = (self.image(reference) or {}).get("Size")
-        if not isinstance(size, int):
-            raise PullFailed(f"image {reference}: the engine does not report its size")
-        return size
+        with _about_image(reference):
+            return self.request(lambda client: int(client.inspect_image(reference)["Size"]))
 
     def registry_digest(self, reference: str) -> str:
         """Resolve a tag to its digest in the registry, without pulling. Podman cannot: see `pulled_digest`.
@@ -371,22 +370,11 @@ class DockerEngine:
         Raises:
             BuildFailed: A step failed; `on_line` received its output.
         """
-
-        def build(client: EngineClient) -> Iterable[Any]:
-            return client.build(
-                fileobj=context,
-                custom_context=True,
-                dockerfile=dockerfile,
-                tag=tag,
-                buildargs=arguments,
-                network_mode="host",
-                platform=PLATFORM,
-                rm=True,
-                forcerm=True,
-                decode=True,
-            )
-
-        for message in self._messages(build, lambda said: BuildFailed(f"{tag}: {said}")):
+        named = {"fileobj": context, "dockerfile": dockerfile, "tag": tag, "buildargs": arguments, **BUILD_OPTIONS}
+        messages = self._messages(
+            lambda client: client.build(**named, decode=True), lambda said: BuildFailed(f"{tag}: {said}")
+        )
+        for message in messages:
             for line in filter(str.strip, str(message.get("stream", "")).splitlines()):
                 on_line(plain_text(line))
         built = self.image_id(tag)
@@ -513,11 +501,7 @@ def sent_name(image: str) -> str:
 
 
 def send_image(
-    source: DockerEngine,
-    target: DockerEngine,
-    image: str,
-    on_progress: Progress,
-    turn: contextlib.AbstractContextManager[Any],
+    source: DockerEngine, target: DockerEngine, image: str, on_progress: Progress, turn: threading.Semaphore
 ) -> str:
     """Stream an image from one engine to another, without storing it on this machine.
 

@@ -16,12 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from orchestrate.engines import invocation
-from orchestrate.engines.base import Ending, Launcher, NotThere, OnTurn, OutputLine, always_running
+from orchestrate.engines import base, invocation
+from orchestrate.engines.base import Ending, Launcher, NotThere, OutputLine, Progress, PullLimits
 from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock
 from orchestrate.engines.docker.engine import BEFORE_ALL, DockerEngine, controller_address, send_image, sent_name
-from orchestrate.engines.pulls import TRANSFER, Progress, PullLimits
-from orchestrate.errors import Gone, HostError, LaunchFailed, Lost, PullFailed, Unreachable
+from orchestrate.errors import Gone, HostError, Lost, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
 from orchestrate.loop import in_thread
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe
@@ -128,7 +127,7 @@ class ContainerLauncher(Launcher):
         described = invocation.job_container(job, self._host, image, devices, lifts_memory_lock=lifts)
         return self._engine.start(invocation.container_name(job), described)
 
-    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: base.OnTurn = base.always_running) -> Ending:
         """See `Launcher.follow`."""
         return await in_thread(partial(self._follow, job, on_line))
 
@@ -217,7 +216,7 @@ class ContainerLauncher(Launcher):
         if self._engine.image(image) is not None:
             return image
         if self._controller is not None:
-            sent, turn = self._engine.image_id(sent_name(image)), self._pulls.turn(TRANSFER)
+            sent, turn = self._engine.image_id(sent_name(image)), self._pulls.turn(base.TRANSFER)
             return sent or send_image(self._controller, self._engine, image, on_progress, turn)
         if not self._host.pulls:
             raise PullFailed(f"image {image} is no longer on the host")

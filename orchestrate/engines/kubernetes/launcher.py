@@ -13,14 +13,13 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Progress, QueueLauncher, Turn, always_running
 from orchestrate.engines.bounded import malformed_as_error
 from orchestrate.engines.invocation import JOB_LABEL, RUN_LABEL
 from orchestrate.engines.kubernetes import api
 from orchestrate.engines.kubernetes.manifests import job_manifest, object_name, run_selector
 from orchestrate.engines.kubernetes.nodes import NoNode, fleet_facts, stated_facts
 from orchestrate.engines.kubernetes.pods import Stuck, read_state, without_pod
-from orchestrate.engines.pulls import Progress
 from orchestrate.errors import CancelledInQueue, LaunchFailed, Lost
 from orchestrate.inventory.hosts import Host
 from orchestrate.loop import in_thread

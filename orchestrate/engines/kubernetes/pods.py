@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from orchestrate.engines.base import Ending, Turn
+from orchestrate.engines.base import FINAL_PULL_ERRORS, Ending, Turn
 from orchestrate.engines.kubernetes.api import KubernetesJob, Pod, condition
-from orchestrate.engines.pulls import FINAL_PULL_ERRORS
 from orchestrate.text import plain_text
 from results.schema import Status
 

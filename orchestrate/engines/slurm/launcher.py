@@ -16,8 +16,7 @@ from typing import Any
 import anyio
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, QueueLauncher, Turn, always_running
-from orchestrate.engines.pulls import Progress
+from orchestrate.engines.base import Ending, OnTurn, OutputLine, Poller, Progress, QueueLauncher, Turn, always_running
 from orchestrate.engines.slurm import answers
 from orchestrate.engines.slurm.answers import UNLISTED, QueueStates, SlurmState, Task
 from orchestrate.engines.slurm.script import batch_script, job_name, make_arrays

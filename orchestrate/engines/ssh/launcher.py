@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrate import loop
-from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, Poller, always_running
+from orchestrate.engines import base
+from orchestrate.engines.base import Ending, Launcher, OutputLine, Poller, Progress, PullLimits
 from orchestrate.engines.invocation import benchmark_flags, process_variables
-from orchestrate.engines.pulls import DEADLINE_SECONDS, Progress, PullLimits
 from orchestrate.engines.ssh import software
 from orchestrate.engines.ssh.channel import Channel, NoPython, shared_channel
 from orchestrate.engines.ssh.software import Hello, HostSoftware, Packages
 from orchestrate.errors import Busy, HostError, LaunchFailed, PullFailed, Unreachable
 from orchestrate.inventory.hosts import Host
-from orchestrate.inventory.variants import read_variants
 from orchestrate.planning.facts import ARCHITECTURES, Facts, Image, facts_from_probe
 from orchestrate.planning.images import wanted_images
 from orchestrate.planning.plan import Job
@@ -83,7 +82,7 @@ class AgentLauncher(Launcher):
             raise Busy(f"run {plain_text(str(other), 100)} measures on this machine, too")
         return answer.get("reattached") is True
 
-    async def follow(self, job: Job, on_line: OutputLine, on_turn: OnTurn = always_running) -> Ending:
+    async def follow(self, job: Job, on_line: OutputLine, on_turn: base.OnTurn = base.always_running) -> Ending:
         """See `Launcher.follow`; asks for what follows an offset, whatever became of the last answer."""
         lines, answer, away = Lines(), dict[str, Any](), False
         limit = MAX_RECORD_BYTES + 1
@@ -194,9 +193,9 @@ class SSHLauncher(AgentLauncher):
 
     def probe(self) -> Facts:
         """See `Launcher.probe`; finds the image or a Python, then runs the probe with it."""
-        hello, base = self._hello, self._base
+        hello = self._hello
         facts = dataclasses.replace(
-            self._run_probe(base),
+            self._run_probe(self._base),
             architecture=ARCHITECTURES.get(machine := plain_text(hello.machine, 30), machine) or None,
             disk_free_bytes=hello.free_bytes,
         )
@@ -242,7 +241,7 @@ class SSHLauncher(AgentLauncher):
         if image.status is not Status.OK:
             return image
         try:
-            packages = self._packages(image.variant)
+            packages = software.packages_of(image.variant, self._hello.libc)
         except LaunchFailed as error:
             return dataclasses.replace(image, status=Status.UNSUPPORTED, reason=error.cause)
         if packages.digest in self._hello.environments:
@@ -250,19 +249,6 @@ class SSHLauncher(AgentLauncher):
         if refusal := packages.refusal(self._hello.free_bytes):
             return dataclasses.replace(image, status=Status.PULL_FAILED, reason=refusal)
         return dataclasses.replace(image, reason=f"{image.reason}; not installed yet: {packages.size()}")
-
-    def _packages(self, name: str | None) -> Packages:
-        """Return the packages of a variant, for the host's Python.
-
-        Raises:
-            LaunchFailed: They cannot be installed there.
-        """
-        variant = read_variants().get(name or "")
-        if variant is None:
-            raise LaunchFailed(f"there is no variant {name!r} for a host without Docker")
-        if too_old := software.libc_refusal(variant, self._hello.libc):
-            raise LaunchFailed(too_old)
-        return Packages(variant=variant, lock=software.lock_of(variant))
 
     @functools.cached_property
     def _base(self) -> HostSoftware:
@@ -290,7 +276,7 @@ class SSHLauncher(AgentLauncher):
     def _software_of(self, job: Job, on_progress: Progress) -> HostSoftware:
         if self._hello.image is not None or self._host.python is not None:
             return self._base
-        packages = self._packages(job.origin.variant)
+        packages = software.packages_of(job.origin.variant, self._hello.libc)
         if packages.digest not in self._hello.environments:
             self._install(packages, on_progress)
             self._hello.environments.add(packages.digest)
@@ -307,7 +293,7 @@ class SSHLauncher(AgentLauncher):
 
         async def install() -> None:
             about = {"python": self._hello.python, "digest": packages.digest}
-            installing = self._channel.answer("install", packages.lock, seconds=DEADLINE_SECONDS, **about)
+            installing = self._channel.answer("install", packages.lock, seconds=base.DEADLINE_SECONDS, **about)
             task, before = asyncio.create_task(installing), self._hello.free_bytes
             while not (await asyncio.wait([task], timeout=PROGRESS_SECONDS))[0]:
                 with contextlib.suppress(HostError):

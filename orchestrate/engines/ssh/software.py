@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 
 from orchestrate.engines.invocation import MAX_CACHE_BYTES
 from orchestrate.errors import LaunchFailed
-from orchestrate.inventory.variants import Variant, parse_version
+from orchestrate.inventory.variants import Variant, parse_version, read_variants
 from orchestrate.planning.facts import Image
 from orchestrate.project import PROJECT, containers_folder
 from orchestrate.text import file_name_part, plain_text
@@ -193,16 +193,27 @@ def gigabytes(megabytes: float) -> str:
     return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
 
 
-def libc_refusal(variant: Variant, libc: str) -> str | None:
-    """Return why a host's C library, e.g. `glibc 2.36`, is too old for a variant's packages; None: it is not."""
+def packages_of(name: str | None, libc: str) -> Packages:
+    """Return the packages of a variant.
+
+    Args:
+        name: Of the variant.
+        libc: The host's C library, e.g. `glibc 2.36`.
+
+    Raises:
+        LaunchFailed: They cannot be installed there.
+    """
+    variant = read_variants().get(name or "")
+    if variant is None:
+        raise LaunchFailed(f"there is no variant {name!r} for a host without Docker")
     found = re.fullmatch(r"glibc ([0-9]{1,6}(?:\.[0-9]{1,6})*)", libc)
-    if found and parse_version(found[1]) >= parse_version(variant.glibc):
-        return None
-    return (
-        f"its C library is {plain_text(libc, 50)}, and the packages of {variant.name} need glibc {variant.glibc} or "
-        "newer. Rent the instance with a newer operating system, or set python: to an interpreter with a TensorFlow of "
-        "your own"
-    )
+    if found is None or parse_version(found[1]) < parse_version(variant.glibc):
+        raise LaunchFailed(
+            f"its C library is {plain_text(libc, 50)}, and the packages of {variant.name} need glibc {variant.glibc} "
+            "or newer. Rent the instance with a newer operating system, or set python: to an interpreter with a "
+            "TensorFlow of your own"
+        )
+    return Packages(variant=variant, lock=lock_of(variant))
 
 
 def _variables(root: str, runner: str, site: str, cache: str) -> dict[str, str]:

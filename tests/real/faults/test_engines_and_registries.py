@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrate.engines.pulls import ATTEMPTS
+from orchestrate.engines.base import ATTEMPTS
 from results.schema import Status
 from tests.support.controller import Runs, counted, ours, remove_ours
 from tests.support.engines.docker import Engines

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.base import PullLimits
 from orchestrate.engines.ssh.channel import Channel
 from orchestrate.engines.ssh.launcher import SSHLauncher
 from orchestrate.engines.ssh.software import FITS

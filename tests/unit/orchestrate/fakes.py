@@ -6,8 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, always_running
-from orchestrate.engines.pulls import Progress
+from orchestrate.engines.base import Ending, Launcher, OnTurn, OutputLine, Progress, always_running
 from orchestrate.errors import HostError
 from orchestrate.inventory.hosts import Host
 from orchestrate.loop import in_thread

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrate import loop
-from orchestrate.engines.pulls import PullLimits
+from orchestrate.engines.base import PullLimits
 from orchestrate.engines.ssh import channel, software
 from orchestrate.engines.ssh.channel import Channel, shared_channel
 from orchestrate.engines.ssh.launcher import SSHLauncher

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from orchestrate.engines.base import PullLimits
 from orchestrate.engines.docker.client import NoGPUs, NoMemoryLock, launch_refusal
 from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.invocation import job_container
-from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import LaunchFailed
 from orchestrate.events import EventBus
 from orchestrate.planning.facts import Facts, facts_from_probe

@@ -19,12 +19,11 @@ import pytest
 
 from orchestrate import loop
 from orchestrate.engines import bounded
-from orchestrate.engines.base import Ending
+from orchestrate.engines.base import Ending, PullLimits
 from orchestrate.engines.docker import engine as engine_module
 from orchestrate.engines.docker.engine import BEFORE_ALL, DockerEngine, stamped_lines
 from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.invocation import container
-from orchestrate.engines.pulls import PullLimits
 from orchestrate.errors import HostError, LaunchFailed, Lost, PullFailed, Unreachable
 from orchestrate.inventory.addresses import DockerAddress
 from results.schema.progress import record_lines

@@ -29,13 +29,12 @@ import urllib3
 from orchestrate import loop
 from orchestrate.connections.link import parse_line
 from orchestrate.engines import bounded
-from orchestrate.engines.base import Launcher, QueueLauncher
+from orchestrate.engines.base import Launcher, PullLimits, QueueLauncher
 from orchestrate.engines.docker import client as docker_client
 from orchestrate.engines.docker.launcher import ContainerLauncher
 from orchestrate.engines.kubernetes.api import KubernetesCluster
 from orchestrate.engines.kubernetes.launcher import KubernetesLauncher
 from orchestrate.engines.kubernetes.manifests import job_manifest
-from orchestrate.engines.pulls import PullLimits
 from orchestrate.engines.slurm.launcher import SlurmLauncher
 from orchestrate.engines.ssh.channel import Channel, raise_failure
 from orchestrate.engines.ssh.launcher import SSHLauncher

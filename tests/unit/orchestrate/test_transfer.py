@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
+from orchestrate.engines.base import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.engines.docker.engine import send_image, sent_name
-from orchestrate.engines.pulls import MAX_TRANSFERS, TRANSFER, PullLimits
 from orchestrate.errors import PullFailed
 from tests.support.patience import patience
 
