@@ -31,7 +31,7 @@ from results.schema import Case, Communication, Data, Device, Origin, Status
 from results.schema.version import __version__
 from results.text import shortened
 
-PLAN_VERSION: Final = 3
+PLAN_VERSION: Final = 4
 """Rises when a field is removed or changed; `PLAN_CHANGES` then reads older plans."""
 
 DEFAULT_SUITE = "standard"
@@ -156,7 +156,7 @@ class Plan:
     stop_early: float | None = None
     hosts_file: str | None = None
     tfbench: str = __version__
-    plan_version: Literal[3] = PLAN_VERSION
+    plan_version: Literal[4] = PLAN_VERSION
 
     @property
     def jobs(self) -> list[Job]:
@@ -427,6 +427,7 @@ PLAN_CHANGES: Mapping[int, Sequence[FieldChange]] = {
         *(FieldChange(f"hosts.facts.{name}") for name in ("kernel", "operating_system")),
         *(FieldChange(f"hosts.facts.images.{name}") for name in ("problem", "send_bytes")),
     ),
+    3: (FieldChange("hosts.facts.clock_skew_seconds"),),
 }
 """By `plan_version` of the plan that still had the field."""
 

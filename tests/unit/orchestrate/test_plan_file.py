@@ -61,8 +61,8 @@ def test_a_damaged_plan_is_named_with_the_place_and_what_to_do(damaged: str, sai
     [
         *((text, r"^plan\.json: is damaged: ") for text in ("", "[1]", "7", b"\xff", GOLDEN[:-100])),
         *(
-            (json.dumps(json.loads(GOLDEN) | {"plan_version": version}), r"must be 1 to 3\. .*that started")
-            for version in (4, 0, "1")
+            (json.dumps(json.loads(GOLDEN) | {"plan_version": version}), r"must be 1 to 4\. .*that started")
+            for version in (5, 0, "1")
         ),
     ],
 )
