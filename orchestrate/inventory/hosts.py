@@ -35,9 +35,9 @@ from orchestrate.inventory.addresses import (
 )
 from orchestrate.inventory.queues import KubernetesQueue, Number, SlurmQueue, as_text
 from orchestrate.inventory.variants import read_variants, unknown_variant
-from orchestrate.suites import suite_source
+from orchestrate.suites import SUFFIXES
 from orchestrate.text import plain_text
-from orchestrate.yaml_files import Document, ExistingFile, Form, Path_, described
+from orchestrate.yaml_files import Document, ExistingFile, Form, Path_, described, resolve_path
 from results.schema import Device
 
 RELEASED_IMAGES = Path(__file__).parent / "registry.txt"
@@ -60,7 +60,8 @@ def _once(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _resolved_suite(name: str, info: ValidationInfo) -> str:
-    return suite_source(name, info.context or Path())
+    """Resolve the path of a suite's file, relative to the hosts file."""
+    return str(resolve_path(name, info.context or Path())) if Path(name).suffix in SUFFIXES else name
 
 
 def _known_variant(name: str, info: ValidationInfo) -> str:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, StrictInt, StrictStr, create_model
 
 from orchestrate.errors import UserError
 from orchestrate.text import shown
-from orchestrate.yaml_files import Document, Form, Listed, described, did_you_mean, resolve_path
+from orchestrate.yaml_files import Document, Form, Listed, described, did_you_mean
 from results.reference.networks import BYTES, fitting_batch
 from results.schema import DEVICE_MODEL, SETTINGS, Case, Communication, Device, Mode, Precision
 from results.schema.case import annotated, case_refusal, default_of
@@ -136,11 +136,6 @@ def suites_grid(name: str | None) -> Grid:
     cases = suite.cases_on(Device.GPU)
     notes = [f"{counted(len(cases), 'case')} on GPUs, {suite.repeats} repeats each"]
     return grid_of(f"{name}: {suite.description}", [{"case": case.name} for case in cases], notes)
-
-
-def suite_source(name: str, folder: Path) -> str:
-    """Resolve a suite's name or path in a file of `folder`; paths are relative to that file."""
-    return str(resolve_path(name, folder)) if Path(name).suffix in SUFFIXES else name
 
 
 def read_suite(name: str) -> Suite:
