@@ -64,20 +64,17 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
     documents = []
     for host in hosts:
         facts = probed[host.place]
-        problem: str | None = str(facts)
-        warnings, notes, document = [], [], None
-        if isinstance(facts, Facts):
-            problem, document = problem_of(host, facts), asdict(facts)
-            warnings = host_warnings(host, facts, fleet_facts(host, hosts, probed))
-            notes = same_machine_notes(probed, host.place)
+        known = facts if isinstance(facts, Facts) else None
+        problem = problem_of(host, known) if known else str(facts)
+        warnings = host_warnings(host, known, fleet_facts(host, hosts, probed)) if known else []
         documents.append(
             {
                 "fleet": host.fleet,
                 "host": host.name,
                 "verdict": "unusable" if problem else "warning" if warnings else "ready",
                 "problem": problem,
-                "warnings": warnings + notes,
-                "facts": document,
+                "warnings": warnings + same_machine_notes(probed, host.place),
+                "facts": asdict(known) if known else None,
             }
         )
     return documents
