@@ -281,14 +281,14 @@ def audit(
 
     Example: audit table.csv
     """
-    from results.audit.judgement import audit_file, audit_grid, audit_lines, findings_to_json, reading_lines
+    from results.audit.judgement import audit_file, audit_parts, findings_to_json, reading_lines
 
     audited = audit_file(file, decimal)
     if format == "json":
         sys.stdout.write(findings_to_json(audited.findings))
         warn(reading_lines(audited))
     else:
-        print_parts(format, (audit_grid if format == "markdown" else audit_lines)(file, audited))
+        print_parts(format, *audit_parts(file, audited))
     return ExitCode.OK if audited.read_enough else ExitCode.SOME_FAILED
 
 

@@ -20,8 +20,14 @@ from pathlib import Path
 
 from results.audit.claims import read_throughputs
 from results.audit.findings import Claim, Severity
-from results.audit.judgement import claim_findings
-from results.audit.references import Reference, flop_ratio, trusted_claims, trusted_reference
+from results.audit.judgement import (
+    Reference,
+    claim_findings,
+    flop_ratio,
+    reference_of,
+    trusted_claims,
+    trusted_reference,
+)
 from results.errors import NotATable
 from tests.support.audit_tables import NO_THROUGHPUTS, READABLE
 
@@ -67,7 +73,7 @@ def honest_tables() -> list[HonestTable]:
             rows = [claim for claim in trusted if claim not in claims]
             others = [claim for claim in rows if setting(claim, "source") != name[0]]
             if len(claims) >= 8 and any(claim.gpus for claim in claims) and tuple(claims) not in found:
-                references = (Reference(part) for part in (rows, others))
+                references = (reference_of(part) for part in (rows, others))
                 found[tuple(claims)] = HonestTable(", ".join(filter(None, name)), as_one_table(claims), *references)
     return list(found.values())
 

@@ -20,6 +20,7 @@ from results.reference.gpus import gpus_in
 from results.reference.networks import is_network, model_key, networks
 from results.schema import SETTINGS
 from results.schema.networks import NETWORKS
+from results.table.comparable import grouped
 from results.table_files import RawTable, read_text, tables_of
 
 THROUGHPUT = {*KNOWN, "rate"}
@@ -50,7 +51,7 @@ SOFTWARE = {"source", "unit", "task", "method_version", *SETTINGS} - {"xla", "de
 """Settings that GPUs must share to be compared.
 
 Excludes the framework and its version, which in many published tables differ between GPUs; these are still within the
-limits of `copies.py`.
+limits of `consistency.py`.
 """
 
 ENOUGH_READ = 0.8
@@ -221,16 +222,15 @@ def _read(table: RawTable, file_name: str, decimal: str | None, first_row: int) 
     everything = f"{table.context}\n{re.sub('[_.-]+', ' ', file_name)}"
     context = table_text.read_context(everything) | table_text.read_context(table.title)
     roles, values, ignored = _columns(table)
-    reading, above, unread = Reading(ignored=ignored), dict[str, str](), dict[tuple[str, str], tuple[str, list[int]]]()
+    reading, texts, unread = Reading(ignored=ignored), dict[str, str](), list[tuple[tuple[str, str], tuple[str, int]]]()
     named = {"model", "label"} & roles.keys() or any("model" in facets for facets in (context, *values.values()))
     if not named or _RATIOS.search(table.context):
         return reading  # no networks, or ratios of our own report
     mark = decimal or table_text.decimal_mark(row[i] for row in table.rows for i in values)
     mark = mark or ("." if table.commas else "")  # files with commas as delimiters have decimal points
     for row, cells in enumerate(table.rows, first_row):
-        texts = {role: plain(cells[i]) for role, i in roles.items()}
-        for role in {"model", "gpu", "label"} & roles.keys():  # an empty name is that of the row above
-            above[role] = texts[role] = texts[role] or above.get(role, "")
+        above = {role: texts.get(role, "") for role in ("label", "model", "gpu")}  # of an empty name
+        texts = {role: plain(cells[i]) or above.get(role, "") for role, i in roles.items()}
         labels = _labels(texts)
         if not any(cells[i].strip() for i in values):
             continue  # a heading within the table
@@ -239,15 +239,14 @@ def _read(table: RawTable, file_name: str, decimal: str | None, first_row: int) 
             number = read_number(cells[i], mark)
             reason = number if isinstance(number, str) else _refusal(texts, facts, heading)
             if reason:
-                unread.setdefault((heading, reason), (cells[i].strip(), []))[1].append(row)
+                unread.append(((heading, reason), (cells[i].strip(), row)))
             elif isinstance(number, str):
                 reading.blank += 1
             else:
                 reading.claims.append(_claim(row, texts, facts, *number))
-    reading.unread = [
-        TableFinding("unread_cell", Severity.NOTE, tuple(rows), f"column {heading!r}: {first!r}: {reason}")
-        for (heading, reason), (first, rows) in unread.items()
-    ]
+    for (heading, reason), places in grouped(unread).items():
+        rows, text = tuple(row for _, row in places), f"column {heading!r}: {places[0][0]!r}: {reason}"
+        reading.unread.append(TableFinding("unread_cell", Severity.NOTE, rows, text))
     return reading
 
 
@@ -265,7 +264,7 @@ def _labels(texts: Mapping[str, str]) -> Facets:
     if labels.get("gpu") and texts.get("slice", "").lower() not in ("", "no", "none", "full", "off", "false", "-"):
         labels["gpu"] += f" MIG {texts['slice']}"
     if precision := texts.get("precision"):
-        labels["precision"] = read_facets(precision).get("precision", precision.lower())
+        labels |= {"precision": precision.lower()} | read_facets(precision)
     if count := read_count(texts.get("count", "")):
         labels["count"] = count * (read_count(texts.get("hosts", "")) or 1)
     return labels
@@ -286,25 +285,16 @@ def _claim(row: int, texts: Mapping[str, str], facts: Facets, rate: float, last_
     settings = {name: text for name, text in texts.items() if name in table_text.OTHER_SETTINGS and text}
     mode = "infer" if (settings.get("mode") or facts.get("mode", "")).lower().startswith("infer") else "train"
     batch, size = (_first_number(texts.get(f"{mode} {role}", texts.get(role, ""))) for role in ("batch", "image_size"))
-    model, count, size = model_key(facts["model"]), facts.get("count") or 1, size or facts.get("image_size", 0)
-    size = 0 if model in networks() and size == networks()[model]["size"] else size
+    batch, size = batch or facts.get("batch", 0), size or facts.get("image_size", 0)
+    gpu, model, count = facts.get("gpu", ""), model_key(facts["model"]), facts.get("count") or 1
+    size = 0 if size == networks().get(model, {}).get("size") else size
     settings |= {"image_size": str(size)} if size else {}
-    precision, of_all = facts.get("precision", ""), count if "each" in facts else 1
-    return Claim(
-        row,
-        group=(facts.get("gpu", ""), *(f"{name}={value}" for name, value in settings.items())),
-        software=tuple(f"{name}={value}" for name, value in settings.items() if name in SOFTWARE),
-        gpu_text=facts.get("gpu", ""),
-        model=model,
-        precision=precision.partition(",")[0],
-        strict="tf32 off" in precision or settings.get("tf32", "").lower() == "false",
-        batch=batch or facts.get("batch", 0),
-        num_gpus=count,
-        rate=rate * of_all,
-        last_place=last_place * of_all,
-        mode=mode,
-        image_size=size,
+    group, software = (
+        tuple(f"{name}={text}" for name, text in settings.items() if name in names) for names in (settings, SOFTWARE)
     )
+    strict, of_all = "strict" in facts or settings.get("tf32", "").lower() == "false", count if "each" in facts else 1
+    case = model, facts.get("precision", ""), strict, batch, count
+    return Claim(row, (gpu, *group), software, gpu, *case, rate * of_all, last_place * of_all, mode, size)
 
 
 def _first_number(text: str) -> int:

@@ -6,7 +6,6 @@ import enum
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -101,6 +100,9 @@ class Claim(NamedTuple):
         """The cell, for messages."""
         return " ".join(filter(None, (self.model, self.precision, f"×{self.num_gpus}")))
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.number}"
+
     @property
     def number(self) -> str:
         """The throughput, for messages."""
@@ -131,8 +133,7 @@ class Severity(enum.StrEnum):
     NOTE = "note"  # worth knowing
 
 
-@dataclass(frozen=True)
-class TableFinding:
+class TableFinding(NamedTuple):
     """A finding about a table.
 
     Attributes:
@@ -174,11 +175,15 @@ def cost_of_unit(model: str) -> NetworkCost | None:
     return {**network, **{name: network[name] / network["size"] for name in parts if name in network}}
 
 
+def by(claims: Iterable[Claim], *shared: str) -> list[list[Claim]]:
+    """Return the groups of claims that share attributes, in order of appearance."""
+    return [*grouped((attrgetter(*shared)(claim), claim) for claim in claims).values()]
+
+
 def pairs(claims: Iterable[Claim], *shared: str, neighbours: bool = False) -> list[tuple[Claim, Claim]]:
     """Return each two claims that share attributes, or only those that follow each other."""
-    groups = grouped((attrgetter(*shared)(claim), claim) for claim in claims).values()
-    alike = [group for group in groups if len(group) <= MOST_ALIKE]
-    return [pair for group in alike for pair in (pairwise(group) if neighbours else combinations(group, 2))]
+    groups = [group for group in by(claims, *shared) if len(group) <= MOST_ALIKE]
+    return [pair for group in groups for pair in (pairwise(group) if neighbours else combinations(group, 2))]
 
 
 def above(value: float, limit: float, decimals: int = 2) -> str:

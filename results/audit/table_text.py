@@ -78,7 +78,7 @@ _FACETS: tuple[tuple[str, Any, str], ...] = (
     ("nothing", True, _INTERVAL.pattern),
     ("mode", "train", r"\btrain(ing|ed)?\b"),
     ("mode", "infer", r"\b(infer(ence|ring)?|eval(uation)?|predict(ion)?|forward)\b"),
-    ("precision", "fp32, tf32 off", r"(fp32|float32)[\s,(]*(throughput implies )?tf32 off\)?"),
+    ("strict", True, r"[\s,(]*\b(throughput implies )?tf32 off\)?"),
     ("precision", "tf32", r"\btf-?32\b"),
     ("precision", "bf16", r"\bbf(loat)?-?16\b"),
     ("precision", "fp16", r"\bamp\s+fp16\b|\bfp-?16\b|\bfloat16\b|\bhalf\b|\bmixed([\s_-]precision)?\b|\bamp\b"),
@@ -87,10 +87,10 @@ _FACETS: tuple[tuple[str, Any, str], ...] = (
     (
         "nothing",
         True,
-        r"\b(total|rate|avg|average|mean|median|overall|global|running|curr(ent)?|steady|state|measured)\b",
+        r"\b(total|rate|avg|average|mean|median|overall|global|running|curr(ent)?|steady|state|measured|aggregated?|"
+        r"system|higher is better|in|of|with|the|for|on|using|tensorflow|tf[12]?|keras|pytorch|torch|mxnet|jax|ngc|"
+        r"nvidia ngc)\b",
     ),
-    ("nothing", True, r"\b(aggregated?|system|higher is better|in|of|with|the|for|on|using)\b"),
-    ("nothing", True, r"\b(tensorflow|tf[12]?|keras|pytorch|torch|mxnet|jax|ngc|nvidia ngc)\b"),
     ("batch", None, r"\b(?:bs|batch(?:[\s_-]*size)?)[\s_=:]*(?P<batch>\d{1,5})\b"),
     ("batch", None, r"\bb(?P<batch>\d{1,5})(?= (?:\d+×)?\d+×[gc]pu)"),  # b256 1×gpu, as we write it; b200 is a GPU
     ("model", None, _MODEL_TEXTS),
@@ -105,9 +105,10 @@ _FACETS: tuple[tuple[str, Any, str], ...] = (
 Facets = dict[str, Any]
 """Meaning of a text, with those of these parts that it has.
 
-`gpu`: a GPU's name as received, without its count; `count`: number of GPUs; `model`; `precision`: `fp32`, `fp32, tf32
-off`, `tf32`, `fp16` or `bf16`; `batch`; `mode`: `train` or `infer`; `image_size`: in pixels, only of a context; `rate`:
-it names throughputs, by a unit or a word; `each`: these are of one GPU, as `images/s/GPU`; `rest`: what is unknown.
+`gpu`: a GPU's name as received, without its count; `count`: number of GPUs; `model`; `precision`: `fp32`, `tf32`,
+`fp16` or `bf16`; `strict`: TF32 is off; `batch`; `mode`: `train` or `infer`; `image_size`: in pixels, only of a
+context; `rate`: it names throughputs, by a unit or a word; `each`: these are of one GPU, as `images/s/GPU`; `rest`:
+what is unknown.
 """
 
 KNOWN = {"gpu", "count", "model", "precision"}
@@ -204,7 +205,12 @@ BLANK = {
 FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
 
 _NUMBER = re.compile(rf"(?P<digits>\d[\d.,{GROUP_MARKS}]*\d|\d)(?P<exponent>[eE][-+]?\d{{1,3}})?\s?(?P<factor>[kKM]?)")
-_THOUSANDS = re.compile(rf"\d+|\d{{1,3}}([.,{GROUP_MARKS}]\d{{3}})+")
+_AS_WRITTEN = {
+    mark: re.compile(rf"(\d+|[1-9]\d{{0,2}}(?:([{other}{GROUP_MARKS}])\d{{3}})(?:\2\d{{3}})*)(?:[{mark}](\d+))?")
+    for mark, other in (".,", ",.")
+}
+"""Digits with thousands and a fraction, by decimal mark."""
+
 _MARKS = re.compile(r"[†‡§¶*^#⁰¹²³⁴⁵⁶⁷⁸⁹]+|\[[a-z0-9]{1,2}\](?=\s*$)|\([a-z]\)(?=\s*$)")
 _ERROR = re.compile(r"\s*(?:±|\+/[-−–]|\+[-−–]|\bpm\b)\s*")
 _RANGE = re.compile(r"[(\[][^)\]]*[)\]]")
@@ -225,17 +231,20 @@ def read_number(text: str, decimal: str) -> tuple[float, float] | str:
     core = _core(text)
     if isinstance(core, str):
         return core
-    mark = _decimal_mark_of(core["digits"]) or decimal
-    if not mark and {",", "."} & {*core["digits"]}:
+    written = _as_written(core["digits"])
+    if len(written) > 1 and not decimal and {",", "."} & {*core["digits"]}:
         return "thousands separator or decimal mark? Choose with --decimal"
-    whole, _, fraction = core["digits"].partition(mark or ".")
-    if not _THOUSANDS.fullmatch(whole):
+    if not written:
         return "its thousands are not groups of three digits"
-    if fraction and not fraction.isdecimal():
-        return "two decimal marks"
+    whole, _, fraction = (written.get(decimal) or next(iter(written.values()))).groups("")
     scale = FACTORS[core["factor"]] * 10.0 ** int((core["exponent"] or "e0")[1:])
     value = float(re.sub(r"\D", "", whole) + f".{fraction or 0}") * scale
     return (value, 10.0 ** -len(fraction) * scale) if 0 < value < math.inf else NO_NUMBER
+
+
+def _as_written(digits: str) -> dict[str, re.Match[str]]:
+    """Return how digits can be read, by decimal mark."""
+    return {mark: match for mark, pattern in _AS_WRITTEN.items() if (match := pattern.fullmatch(digits))}
 
 
 def decimal_mark(texts: Iterable[str]) -> str:
@@ -246,11 +255,11 @@ def decimal_mark(texts: Iterable[str]) -> str:
     """
     cores = [_core(part) for text in texts for part in _ERROR.split(text)]
     digits = [core["digits"] for core in cores if not isinstance(core, str)]
-    marks = {*map(_decimal_mark_of, digits)} - {""}
+    marks = {mark for number in digits if len(written := _as_written(number)) == 1 for mark in written}
     if not marks:
         rest = [number for number in digits if number.isdecimal()]
-        thousands = {mark for number in digits for mark in ".," if mark in number}
-        marks = {_OTHER_MARK[mark] for mark in thousands if rest and all(len(number) <= 3 for number in rest)}
+        small = rest and all(len(number) <= 3 for number in rest)
+        marks = {mark for mark, other in (".,", ",.") if small and any(other in number for number in digits)}
     return marks.pop() if len(marks) == 1 else ""
 
 
@@ -264,15 +273,3 @@ def _core(text: str) -> re.Match[str] | str:
     if cell.lower() in BLANK or re.fullmatch(r"0+([.,]0*)?", cell):
         return ""
     return _NUMBER.fullmatch(cell) or NO_NUMBER
-
-
-_OTHER_MARK = {".": ",", ",": "."}
-
-
-def _decimal_mark_of(digits: str) -> str:
-    """Return the decimal mark that follows from a number; empty: ambiguous."""
-    marks = re.findall(r"[.,]", digits)
-    if not marks or re.fullmatch(r"[1-9]\d{0,2}[.,]\d{3}", digits):
-        return ""
-    thousands = len(marks) > 1 and len({*marks}) == 1
-    return _OTHER_MARK[marks[0]] if thousands else str(marks[-1])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from results.schema.enums import BatchNorm, Optimizer
@@ -19,6 +18,9 @@ SMALLEST_IMAGE = 32
 
 SHORTEST_SEQUENCE = 8
 """Shortest sequence of any network, in tokens."""
+
+Parameters = Mapping[BatchNorm, int]
+"""Number of parameters by variant of batch normalisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,9 @@ class Network:
         optimizer: Default; SGD with momentum, unless the authors trained it with Adam.
     """
 
-    parameters: Mapping[BatchNorm, int]
-    builder: str = ".convolutional:stock"
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    parameters: Parameters
+    builder: str
+    options: Mapping[str, Any] = field(default_factory=dict)
     image_size: int | None = 224
     smallest: int = SMALLEST_IMAGE
     multiple: int = 1
@@ -57,90 +59,53 @@ class Network:
     optimizer: Optimizer = Optimizer.MOMENTUM
 
 
+def _images(
+    builder: str, parameters: Parameters, size: int = 224, smallest: int = SMALLEST_IMAGE, **more: object
+) -> Network:
+    """Return a row of a convolutional network."""
+    builder = f".convolutional:{builder}"
+    return Network(builder=builder, parameters=parameters, image_size=size, smallest=smallest, options=more)
+
+
+def _transformer(builder: str, parameters: int, image_size: int | None = None, **others: Any) -> Network:  # noqa: ANN401
+    """Return a row of a transformer."""
+    variants, builder = {NONE: parameters}, f".transformers:{builder}"
+    others |= {"optimizer": Optimizer.ADAMW, "attention": "matmul"}
+    return Network(builder=builder, parameters=variants, image_size=image_size, **others)
+
+
 NETWORKS: dict[str, Network] = {
     # keras.applications.ResNet50: He et al. 2015, v1 (stride in the first 1x1)
-    "resnet50": Network(parameters={FUSED: 25_610_152, KERAS: 25_636_712}, options={"application": "ResNet50"}),
+    "resnet50": _images("stock", {FUSED: 25_610_152, KERAS: 25_636_712}, application="ResNet50"),
     # keras.applications.ResNet152: He et al. 2015, v1 (stride in the first 1x1)
-    "resnet152": Network(parameters={FUSED: 60_344_232, KERAS: 60_419_944}, options={"application": "ResNet152"}),
+    "resnet152": _images("stock", {FUSED: 60_344_232, KERAS: 60_419_944}, application="ResNet152"),
     # keras.applications.InceptionV3: Szegedy et al. 2015, no auxiliary head
-    "inception_v3": Network(
-        image_size=299,
-        smallest=75,
-        parameters={FUSED: 23_851_784, KERAS: 23_851_784},
-        options={"application": "InceptionV3"},
-    ),
+    "inception_v3": _images("stock", {FUSED: 23_851_784, KERAS: 23_851_784}, 299, 75, application="InceptionV3"),
     # Szegedy et al. 2014: no auxiliary heads, no local response normalisation, no dropout
-    "googlenet": Network(
-        parameters={NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392},
-        builder=".convolutional:googlenet",
-    ),
+    "googlenet": _images("googlenet", {NONE: 6_998_552, FUSED: 7_020_392, KERAS: 7_020_392}),
     # He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet50 v1.5
-    "resnet50_v1.5": Network(
-        parameters={FUSED: 25_610_152, KERAS: 25_610_152},
-        builder=".convolutional:resnet_v1_5",
-        options={"blocks": (3, 4, 6, 3)},
-    ),
+    "resnet50_v1.5": _images("resnet_v1_5", {FUSED: 25_610_152, KERAS: 25_610_152}, blocks=(3, 4, 6, 3)),
     # He et al. 2015, stride in the 3x3 as in Facebook's and NVIDIA's code: ResNet152 v1.5
-    "resnet152_v1.5": Network(
-        parameters={FUSED: 60_344_232, KERAS: 60_344_232},
-        builder=".convolutional:resnet_v1_5",
-        options={"blocks": (3, 8, 36, 3)},
-    ),
+    "resnet152_v1.5": _images("resnet_v1_5", {FUSED: 60_344_232, KERAS: 60_344_232}, blocks=(3, 8, 36, 3)),
     # Szegedy et al. 2016, no dropout, batch norm with scale
-    "inception_v4": Network(
-        image_size=299,
-        smallest=75,
-        parameters={FUSED: 42_742_984, KERAS: 42_742_984},
-        builder=".convolutional:inception_v4",
-    ),
+    "inception_v4": _images("inception_v4", {FUSED: 42_742_984, KERAS: 42_742_984}, 299, 75),
     # keras.applications.VGG16: Simonyan and Zisserman 2014, configuration D, no dropout
-    "vgg16": Network(parameters={NONE: 138_357_544}, options={"application": "VGG16"}),
+    "vgg16": _images("stock", {NONE: 138_357_544}, application="VGG16"),
     # Krizhevsky 2014, one tower, as in torchvision; no dropout
-    "alexnet": Network(smallest=63, parameters={NONE: 61_100_840}, builder=".convolutional:alexnet"),
+    "alexnet": _images("alexnet", {NONE: 61_100_840}, smallest=63),
     # keras.applications.EfficientNetB0: Tan and Le 2019, no dropout, no stochastic depth
-    "efficientnet_b0": Network(
-        parameters={FUSED: 5_330_571, KERAS: 5_330_571},
-        options={"application": "EfficientNetB0"},
-    ),
+    "efficientnet_b0": _images("stock", {FUSED: 5_330_571, KERAS: 5_330_571}, application="EfficientNetB0"),
     # keras.applications.EfficientNetV2S: Tan and Le 2021, no dropout, no stochastic depth
-    "efficientnet_v2_s": Network(
-        image_size=384,
-        parameters={FUSED: 21_612_360, KERAS: 21_612_360},
-        options={"application": "EfficientNetV2S"},
-    ),
+    "efficientnet_v2_s": _images("stock", {FUSED: 21_612_360, KERAS: 21_612_360}, 384, application="EfficientNetV2S"),
     # Devlin et al. 2018: cased, 24 layers of 1024, 16 heads, masked words and next sentence, no dropout
-    "bert_large": Network(
-        image_size=None,
-        sequence_length=128,
-        longest=512,
-        optimizer=Optimizer.ADAMW,
-        classes=28_996,
-        parameters={NONE: 334_661_958},
-        builder=".transformers:bert",
-        task="masked_words",
-        unit="sequences",
-        attention="matmul",
+    "bert_large": _transformer(
+        "bert", 334_661_958, sequence_length=128, longest=512, classes=28_996, task="masked_words", unit="sequences"
     ),
     # Radford et al. 2019: 12 layers of 768, 12 heads, 50257 tokens, tied output, no dropout
-    "gpt2_small": Network(
-        image_size=None,
-        sequence_length=1024,
-        longest=1024,
-        optimizer=Optimizer.ADAMW,
-        classes=50_257,
-        parameters={NONE: 124_439_808},
-        builder=".transformers:gpt2",
-        task="next_token",
-        unit="tokens",
-        attention="matmul",
+    "gpt2_small": _transformer(
+        "gpt2", 124_439_808, sequence_length=1024, longest=1024, classes=50_257, task="next_token", unit="tokens"
     ),
     # Dosovitskiy et al. 2020: 12 layers of 768, 12 heads, patches of 16 pixels, no dropout
-    "vit_b16": Network(
-        multiple=16,
-        optimizer=Optimizer.ADAMW,
-        parameters={NONE: 86_567_656},
-        builder=".transformers:vit",
-        attention="matmul",
-    ),
+    "vit_b16": _transformer("vit", 86_567_656, 224, multiple=16),
 }
 """By name, as in `--model`; each below the paper or code of its architecture, and the variant."""

@@ -18,7 +18,7 @@ from orchestrate.display import tables
 from orchestrate.planning.facts import Image
 from orchestrate.planning.plan import make_plan
 from orchestrate.suites import read_suite, suites_grid
-from results.audit.judgement import audit_file, audit_lines
+from results.audit.judgement import audit_file, audit_parts
 from results.compare.comparison import compare
 from results.recommend.answer import answers
 from results.recommend.options import asked_prices, read_questions
@@ -104,8 +104,9 @@ def show(made: list[Grid]) -> Callable[[Console], None]:
 
 def show_audit(console: Console) -> None:
     path = CASES / "blog_a5000.csv"
-    for line in audit_lines(path, audit_file(path)):
-        print_line(line, console)
+    for number, part in enumerate(audit_parts(path, audit_file(path))):
+        for line in ["", *part] if number else part:
+            print_line(line, console)
 
 
 def printed(render: Callable[[Console], None], width: int) -> str:

@@ -8,7 +8,6 @@ import pytest
 from results.audit.claims import read_throughputs
 from results.audit.findings import Claim, Severity
 from results.audit.judgement import audit_file, claim_findings
-from results.audit.references import Reference
 from results.reference import FOLDER, read_rows
 from studies import audit_recall
 from studies.audit_recall import MUTATIONS, false_alarms, honest_tables, is_found
@@ -30,7 +29,7 @@ def table(tmp_path):
 
 
 def above_notes(path):
-    found = audit_file(path).findings if isinstance(path, Path) else claim_findings(path, NO_REFERENCE)
+    found = audit_file(path).findings if isinstance(path, Path) else claim_findings(path, {})
     return {finding.rule: finding for finding in found if finding.severity is not Severity.NOTE}
 
 
@@ -48,9 +47,6 @@ def claims_of(*cells):
         Claim(row, (gpu,), (), gpu, model, precision, False, 0, count, rate, 0.01, "train", 0)
         for row, (gpu, model, precision, count, rate) in enumerate(cells)
     ]
-
-
-NO_REFERENCE = Reference([])
 
 
 def test_the_blog_is_impossible_in_every_row_as_published_and_as_reference():
