@@ -89,6 +89,14 @@ def read_text(path: Path) -> str:
     return text
 
 
+def heading_key(text: str) -> str:
+    """Normalise a heading: `AcceleratorName` becomes `accelerator_name`, `$/GPU hr` becomes `usd_gpu_hr`."""
+    for sign, name in (("$", " usd "), ("€", " eur "), ("£", " gbp ")):
+        text = text.replace(sign, name)
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+    return re.sub(r"[^a-z0-9]+", "_", split.lower()).strip("_")
+
+
 def _table(
     rows: Sequence[Sequence[str]], title: Sequence[str], notes: Sequence[str] = (), commas: bool = False
 ) -> RawTable:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from results.audit.claims import read_throughputs
-from results.audit.findings import Claim, Severity
+from results.audit.claims import Claim, Severity, read_throughputs
 from results.audit.judgement import (
     Reference,
     claim_findings,

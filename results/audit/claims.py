@@ -1,4 +1,6 @@
-"""Parses throughput tables of any origin into claims; unread cells are reported with a reason.
+"""Claims: throughputs in tables of any origin, what follows from them, and findings about them.
+
+Cells that cannot be parsed are reported with a reason.
 
 gpu,model,precision,batch_per_gpu,gpus,images_per_s         | Network | A4000 (img/s) | 8x A5000 (img/s) |
 RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 453,5 | 5.512,4 ± 3,1 † |
@@ -6,22 +8,172 @@ RTX A4000,ResNet50,fp16,256,1,453                           | ResNet50 FP16 | 45
 
 from __future__ import annotations
 
+import enum
+import functools
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from results.audit import table_text
-from results.audit.findings import Claim, Severity, TableFinding
 from results.audit.table_text import KNOWN, Facets, plain, read_count, read_facets, read_number
 from results.errors import NotATable
-from results.reference.gpus import gpus_in
+from results.reference.gpus import SLICE, gpus_in, loosest_figures, specifications
 from results.reference.networks import is_network, model_key, networks
 from results.schema import SETTINGS
 from results.schema.networks import NETWORKS
 from results.table.comparable import grouped
-from results.table_files import RawTable, read_text, tables_of
+from results.table_files import RawTable, heading_key, read_text, tables_of
+
+BANDWIDTH_POWER, ARITHMETIC_POWER = 0.5, 0.3
+"""Exponents of a GPU's bandwidth and arithmetic in its throughput.
+
+Least absolute deviations over the training rows of published tables, within network, precision and source: between
+(0.45, 0.30) and (0.70, 0.20) by table; medians of GPUs then deviate by 0.07 (FP32) and 0.12 (FP16), at most 0.25.
+Their sum is below 1 because larger GPUs are harder to utilise.
+"""
+
+SWITCHED = 300.0
+"""GB/s of NVLink in both directions from which NVLink connects all GPUs of a host.
+
+Bridges between two GPUs have 100 to 112.
+"""
+
+
+class Claim(NamedTuple):
+    """A throughput in a table, and what follows from it.
+
+    Attributes:
+        row: 0-based data row of the file, counted over all its tables.
+        group: Table that it belongs to: source, GPU and all settings not in other columns.
+        software: Settings in `group` that other GPUs can share.
+        gpu_text: Name of the GPU as received, without a count; empty without a column.
+        model: Canonical name of the network.
+        precision: `fp32`, `tf32`, `fp16`, `bf16`, or as received.
+        strict: Whether fp32 is known to be IEEE arithmetic without TF32.
+        batch: Samples per GPU and step; 0: not given.
+        rate: Samples per second over all GPUs.
+        last_place: Unit of the last digit of `rate`.
+        mode: `train` or `infer`.
+        image_size: Height and width in pixels, if not the default; 0: not given.
+    """
+
+    row: int
+    group: tuple[str, ...]
+    software: tuple[str, ...]
+    gpu_text: str
+    model: str
+    precision: str
+    strict: bool
+    batch: int
+    num_gpus: int
+    rate: float
+    last_place: float
+    mode: str
+    image_size: int
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All GPUs with specifications that may have this name."""
+        return () if SLICE.search(self.gpu_text) else gpus_in(self.gpu_text)
+
+    @property
+    def gpu(self) -> str:
+        """The GPU, if only one has its name; empty: none or several."""
+        return self.gpus[0] if len(self.gpus) == 1 else ""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What is trained, and how; not the batch, which is often the largest that fits."""
+        return self.model, self.precision, self.strict, self.mode, self.image_size
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        """What two sources share; ResNet50 v1 and v1.5 are one, because they differ in work by only 6 %."""
+        return self.model.removesuffix("_v1.5"), self.precision, self.num_gpus, self.mode
+
+    @property
+    def per_gpu(self) -> float:
+        """Samples per second of one GPU."""
+        return self.rate / self.num_gpus
+
+    @property
+    def rounding(self) -> float:
+        """The largest relative rounding error."""
+        return self.last_place / 2 / self.rate
+
+    @property
+    def name(self) -> str:
+        """The cell, for messages."""
+        return " ".join(filter(None, (self.model, self.precision, f"×{self.num_gpus}")))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.number}"
+
+    @property
+    def number(self) -> str:
+        """The throughput, for messages."""
+        return f"{self.rate:.10g}"
+
+    @property
+    def switched(self) -> bool:
+        """Whether all GPUs that its name may refer to have switched NVLink."""
+        links = [specifications()[gpu].get("nvlink_both_directions", 0.0) for gpu in self.gpus]
+        return min(links, default=0.0) >= SWITCHED
+
+    def expected(self, *, ieee: bool = False) -> float:
+        """Return the logarithm of the throughput that the GPU suggests, up to a constant; NaN: unknown.
+
+        Args:
+            ieee: Whether fp32 is without TF32 where this is not known.
+        """
+        strict = self.strict or (ieee and self.precision == "fp32")
+        bandwidth, arithmetic = map(math.log, gpu_speeds(self.gpus, self.precision, strict))
+        return BANDWIDTH_POWER * bandwidth + ARITHMETIC_POWER * arithmetic
+
+
+class Severity(enum.StrEnum):
+    """Severity of a finding."""
+
+    IMPOSSIBLE = "impossible"  # no hardware or honest measurement gives this
+    SUSPECT = "suspect"  # needs an explanation before the number is used
+    NOTE = "note"  # worth knowing
+
+
+class TableFinding(NamedTuple):
+    """A finding about a table.
+
+    Attributes:
+        rule: Stable name of the rule.
+        rows: 0-based data rows.
+        message: The numbers, and what was expected.
+    """
+
+    rule: str
+    severity: Severity
+    rows: tuple[int, ...]
+    message: str
+
+
+Finding = tuple[str, Severity | None, Iterable[Claim], str]
+"""What a rule yields: its stable name, the severity (None: nothing was found), the claims, and the message."""
+
+
+@functools.cache
+def gpu_speeds(gpus: tuple[str, ...], precision: str, strict: bool) -> tuple[float, float]:
+    """Return the bandwidth and arithmetic of GPUs in a precision; NaN: unknown."""
+    figures = loosest_figures(gpus)
+    if precision in ("fp32", "tf32"):
+        peak = figures.get("fp32") if strict else figures.get("tf32_tensor", figures.get("fp32"))
+    else:  # GeForce GPUs halve the rate of FP32 accumulation, which affects networks less than the peak
+        half = figures.get("fp16_tensor_fp32_accumulate", 0.0)
+        peak = math.sqrt((figures.get("fp16_tensor_fp16_accumulate") or half) * half)
+    return figures.get("memory_bandwidth") or math.nan, peak or math.nan
+
 
 THROUGHPUT = {*KNOWN, "rate"}
 """Facets of headings of throughputs."""
@@ -104,7 +256,7 @@ def read_throughputs(path: Path, decimal: str | None = None) -> Reading:
     """
     whole, refused, first_row = Reading(), [], 0
     for table in tables_of(read_text(path), path):
-        reading = _read(table, path.stem, decimal, first_row)
+        reading = _read(table, re.sub("[_.-]+", " ", path.stem), decimal, first_row)
         if other := _not_rates(reading.claims):
             refused.append(f"holds {other}, not throughputs. Give samples per second")
         elif reading.claims or reading.unread:
@@ -181,7 +333,7 @@ def _kinds(cell: str) -> set[str]:
 
 def _role(heading: str, kinds: set[str]) -> str:
     """Return the role that a heading names, or its cells if they differ; empty: unknown."""
-    key = table_text.heading_key(heading)
+    key = heading_key(heading)
     of_mode = OF_A_MODE.fullmatch(key)
     named = [
         role for role, pattern in table_text.ROLES.items() if re.fullmatch(pattern, of_mode[2] if of_mode else key)
@@ -219,8 +371,7 @@ def _other_figure(table: RawTable, heading: str, cells: Sequence[str], facets: F
 
 def _read(table: RawTable, file_name: str, decimal: str | None, first_row: int) -> Reading:
     """Read the rows of a table, which may hold no throughputs."""
-    everything = f"{table.context}\n{re.sub('[_.-]+', ' ', file_name)}"
-    context = table_text.read_context(everything) | table_text.read_context(table.title)
+    context = table_text.read_context(f"{table.context}\n{file_name}") | table_text.read_context(table.title)
     roles, values, ignored = _columns(table)
     reading, texts, unread = Reading(ignored=ignored), dict[str, str](), list[tuple[tuple[str, str], tuple[str, int]]]()
     named = {"model", "label"} & roles.keys() or any("model" in facets for facets in (context, *values.values()))
@@ -284,7 +435,8 @@ def _refusal(texts: Mapping[str, str], facts: Facets, heading: str) -> str:
 def _claim(row: int, texts: Mapping[str, str], facts: Facets, rate: float, last_place: float) -> Claim:
     settings = {name: text for name, text in texts.items() if name in table_text.OTHER_SETTINGS and text}
     mode = "infer" if (settings.get("mode") or facts.get("mode", "")).lower().startswith("infer") else "train"
-    batch, size = (_first_number(texts.get(f"{mode} {role}", texts.get(role, ""))) for role in ("batch", "image_size"))
+    sizes = (texts.get(f"{mode} {role}", texts.get(role, "")) for role in ("batch", "image_size"))
+    batch, size = (int("".join(takewhile(str.isdecimal, text)) or 0) for text in sizes)
     batch, size = batch or facts.get("batch", 0), size or facts.get("image_size", 0)
     gpu, model, count = facts.get("gpu", ""), model_key(facts["model"]), facts.get("count") or 1
     size = 0 if size == networks().get(model, {}).get("size") else size
@@ -295,8 +447,3 @@ def _claim(row: int, texts: Mapping[str, str], facts: Facets, rate: float, last_
     strict, of_all = "strict" in facts or settings.get("tf32", "").lower() == "false", count if "each" in facts else 1
     case = model, facts.get("precision", ""), strict, batch, count
     return Claim(row, (gpu, *group), software, gpu, *case, rate * of_all, last_place * of_all, mode, size)
-
-
-def _first_number(text: str) -> int:
-    digits = re.match(r"\d+", text)
-    return int(digits[0]) if digits else 0

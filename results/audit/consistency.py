@@ -9,15 +9,15 @@ another one.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, combinations, compress, pairwise, product
 from operator import attrgetter
 
 import numpy as np
 
-from results.audit.findings import Claim, Severity, TableFinding, above, by, pairs, specified_ratios
+from results.audit.claims import Claim, Finding, Severity, gpu_speeds
 from results.compare.comparison import CEILING
 from results.reference.gpus import gpu_numbers
 from results.table.comparable import grouped
@@ -130,15 +130,32 @@ FITS = 0.3
 TWO_VALUES = 1.25
 """Largest plausible ratio of two values for one case in a table; published repeats differ by up to 1.01."""
 
+MOST_ALIKE = 500
+"""Maximum number of claims that are paired with each other; more of one case are a log, not a table."""
+
 Pair = tuple[Claim, Claim]
 
 
-def consistency_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
-    """Find what contradicts the other claims of its table: multiples, copies, GPUs out of line, and bad scaling."""
-    yield from _multiples(claims)
-    yield from _copies(claims)
-    yield from _off(claims)
-    yield from _scaling(claims)
+def by(claims: Iterable[Claim], *shared: str) -> list[list[Claim]]:
+    """Return the groups of claims that share attributes, in order of appearance."""
+    return [*grouped((attrgetter(*shared)(claim), claim) for claim in claims).values()]
+
+
+def pairs(claims: Iterable[Claim], *shared: str, neighbours: bool = False) -> list[Pair]:
+    """Return each two claims that share attributes, or only those that follow each other."""
+    groups = [group for group in by(claims, *shared) if len(group) <= MOST_ALIKE]
+    return [pair for group in groups for pair in (pairwise(group) if neighbours else combinations(group, 2))]
+
+
+def above(value: float, limit: float, decimals: int = 2) -> str:
+    """Format a value above a limit, with as many more decimals as it takes to see that."""
+    return next(text for more in range(17) if float(text := f"{value:.{decimals + more}f}") > limit or more == 16)
+
+
+def specified_ratios(low: Claim, high: Claim) -> list[float]:
+    """Return the ratios of two GPUs' bandwidth and arithmetic; empty: unknown."""
+    speeds = (gpu_speeds(claim.gpus, claim.precision, claim.strict) for claim in (low, high))
+    return [ratio for one, other in zip(*speeds, strict=True) if not math.isnan(ratio := other / one)]
 
 
 def chance_of_at_least(hits: int, chances: Iterable[float]) -> float:
@@ -150,14 +167,14 @@ def chance_of_at_least(hits: int, chances: Iterable[float]) -> float:
     return float(number_of_hits[hits:].sum())
 
 
-def _unlikely(rule: str, chance: float, exact: Sequence[Pair], text: str) -> list[TableFinding]:
+def _unlikely(rule: str, chance: float, exact: Sequence[Pair], text: str) -> list[Finding]:
     """Return a finding about pairs if their exact numbers are improbable in an honest table."""
     severity = next((severity for severity, limit in CHANCES.items() if exact and chance < limit), None)
     message = f"{text} (chance of this in an honest table: {chance:.0e})"
-    return [TableFinding.of(rule, severity, itertools.chain(*exact), message)] if severity else []
+    return [(rule, severity, chain(*exact), message)] if severity else []
 
 
-def _multiples(claims: Sequence[Claim]) -> Iterator[TableFinding]:
+def _multiples(claims: Sequence[Claim]) -> Iterator[Finding]:
     """Find exact multiples across GPU counts, precisions and networks."""
     by_count = sorted(claims, key=attrgetter("num_gpus"))
     for what, varying in VARYING.items():
@@ -166,7 +183,7 @@ def _multiples(claims: Sequence[Claim]) -> Iterator[TableFinding]:
         both = [(low, high) for low, high in found if getattr(low, varying) != getattr(high, varying)]
         parts = grouped((pair[0].group, pair) for pair in both).values()
         tables = [finding for part in parts for finding in _judged(what, part)]
-        noted = all(finding.severity is Severity.NOTE for finding in tables)
+        noted = all(severity is Severity.NOTE for _, severity, *_ in tables)
         yield from (noted and _judged(what, both)) or tables  # small tables may be enough together
 
 
@@ -184,7 +201,7 @@ def _multiple(low: Claim, high: Claim) -> tuple[bool, float]:
     return abs(ratio - 1) <= window * ROUNDING_SLACK, min(1.0, chance)
 
 
-def _judged(varying: str, both: Sequence[Pair]) -> list[TableFinding]:
+def _judged(varying: str, both: Sequence[Pair]) -> list[Finding]:
     """Return a finding if chance cannot explain the number of exact pairs.
 
     Each claim counts once, because of three exact multiples the third pair follows from the other two.
@@ -201,15 +218,15 @@ def _judged(varying: str, both: Sequence[Pair]) -> list[TableFinding]:
     return _unlikely(f"exact_multiple_of_{varying}", chance, hits, text)
 
 
-def _copies(claims: Sequence[Claim]) -> Iterator[TableFinding]:
+def _copies(claims: Sequence[Claim]) -> Iterator[Finding]:
     """Find columns of a GPU that were copied from another one, or multiplied."""
     columns = by((claim for claim in claims if claim.gpu_text), "software", "gpu_text")
     tries = len(columns) * (len(columns) - 1) // 2
     by_cell = [(column[0], grouped(((claim.num_gpus, claim.kind), claim) for claim in column)) for column in columns]
-    for (first, one), (second, other) in itertools.combinations(by_cell, 2):
+    for (first, one), (second, other) in combinations(by_cell, 2):
         shared = [cell for cell in one if cell in other]  # a copy may have changed the software
         if shared and not _same_gpu(first, second):
-            both = [min(itertools.product(one[cell], other[cell]), key=_unlikeness) for cell in shared]
+            both = [min(product(one[cell], other[cell]), key=_unlikeness) for cell in shared]
             yield from _multiplied(both, tries) or _noisy(both)
 
 
@@ -222,24 +239,23 @@ def _same_gpu(first: Claim, second: Claim) -> bool:
     """Return whether two claims may be of the same GPU model; unknown names are compared by their model numbers."""
     if first.gpus and second.gpus:
         return bool({*first.gpus} & {*second.gpus})
-    one, other = gpu_numbers(first.gpu_text), gpu_numbers(second.gpu_text)
-    return not one or not other or one == other
+    numbers = {gpu_numbers(claim.gpu_text) for claim in (first, second)}
+    return len(numbers - {frozenset()}) < 2
 
 
-def _multiplied(both: Sequence[Pair], tries: int) -> list[TableFinding]:
+def _multiplied(both: Sequence[Pair], tries: int) -> list[Finding]:
     """Find a GPU whose throughput is exactly a multiple of another's, in all cells or those of a precision or network.
 
     Every honest ratio is exact by chance in some cells, so the probability of the number of exact cells decides.
     """
-    by_precision = grouped((pair[0].precision, pair) for pair in both).values()
-    by_model = grouped((pair[0].model, pair) for pair in both).values()
-    for parts in ([both], by_precision, by_model):
+    for shared in ("gpu_text", "precision", "model"):
+        parts = grouped((getattr(pair[0], shared), pair) for pair in both).values()
         if found := [finding for part in parts for finding in _exact_multiple(part, tries * len(parts))]:
             return found
     return []
 
 
-def _exact_multiple(both: Sequence[Pair], tries: int) -> list[TableFinding]:
+def _exact_multiple(both: Sequence[Pair], tries: int) -> list[Finding]:
     """Find a factor between two GPUs that fits more cells exactly than chance explains."""
     rates = np.array([[claim.rate for claim in pair] for pair in both])
     last_places = np.array([[claim.last_place for claim in pair] for pair in both])
@@ -253,7 +269,7 @@ def _exact_multiple(both: Sequence[Pair], tries: int) -> list[TableFinding]:
     kinds = [(low.model, low.precision) for low, _ in both]
     spread = [COUNT_RANGE if kind in kinds[:i] else RATIO_RANGE for i, kind in enumerate(kinds)]
     best, factor, hits = math.inf, 1.0, np.zeros(len(both), bool)
-    for decimals, window in itertools.product(range(MOST_DECIMALS + 1), rounding.T):  # of the GPU that was computed
+    for decimals, window in product(range(MOST_DECIMALS + 1), rounding.T):  # of the GPU that was computed
         rounded = round(ratio, decimals)
         exact = np.abs(ratios / rounded - 1) <= window * ROUNDING_SLACK
         chances = (2 * window / spread).clip(max=1.0)
@@ -263,7 +279,7 @@ def _exact_multiple(both: Sequence[Pair], tries: int) -> list[TableFinding]:
         if exact.sum() > 1 and chance < best:
             best, factor, hits = chance, rounded, exact
     chance = min(1.0, best * 2 * (MOST_DECIMALS + 1) * tries) * _nearness(both, math.log(factor))
-    found = [*itertools.compress(both, hits)]
+    found = [*compress(both, hits)]
     low, high = (found or both)[0]
     specified = specified_ratios(low, high)
     suggested = f"; their specifications suggest {min(specified):.2f} to {max(specified):.2f}" if specified else ""
@@ -293,7 +309,7 @@ def _nearness(both: Sequence[Pair], ratio: float) -> float:
     return 1.0 if math.isnan(off) else math.erfc(off / SURPRISE / 2)
 
 
-def _noisy(both: Sequence[Pair]) -> Iterator[TableFinding]:
+def _noisy(both: Sequence[Pair]) -> Iterator[Finding]:
     """Find GPUs of different specification with equal throughput in every cell."""
     from scipy.special import chdtr  # type: ignore[import-untyped]
 
@@ -316,10 +332,10 @@ def _noisy(both: Sequence[Pair]) -> Iterator[TableFinding]:
         f"(chance of this in an honest table: {chance:.0e})"
     )
     severity = Severity.SUSPECT if chance < 1e-3 and several else Severity.NOTE
-    yield TableFinding.of("noisy_copy", severity, itertools.chain(*both), message)
+    yield "noisy_copy", severity, chain(*both), message
 
 
-def _off(claims: Sequence[Claim]) -> Iterator[TableFinding]:
+def _off(claims: Sequence[Claim]) -> Iterator[Finding]:
     """Find GPUs whose column deviates by a factor from their specifications."""
     for (gpu, precision), column in grouped(_deviations(claims)).items():
         cells, offs, other_gpus = zip(*column, strict=True)
@@ -336,7 +352,7 @@ def _off(claims: Sequence[Claim]) -> Iterator[TableFinding]:
                 f"this table suggest, in the median of {len(cells)} cells: {way}"
             )
             severity = Severity.SUSPECT if certain else Severity.NOTE
-            yield TableFinding.of("gpu_out_of_line", severity, cells, message)
+            yield "gpu_out_of_line", severity, cells, message
 
 
 def _deviations(claims: Sequence[Claim]) -> Iterator[tuple[tuple[str, str], tuple[Claim, float, int]]]:
@@ -357,10 +373,10 @@ def _deviations(claims: Sequence[Claim]) -> Iterator[tuple[tuple[str, str], tupl
                 yield (claim.gpu_text, claim.precision), (claim, float(min(off, key=abs)), gpus)
 
 
-def _scaling(claims: Sequence[Claim]) -> Iterator[TableFinding]:
+def _scaling(claims: Sequence[Claim]) -> Iterator[Finding]:
     """Find throughputs that contradict those of other GPU counts of the same case."""
     ladders = [*map(_one_per_count, by(claims, "group", "kind"))]
-    steps = [step for ladder in ladders for step in itertools.pairwise(ladder)]
+    steps = [step for ladder in ladders for step in pairwise(ladder)]
     doubled = [(low, high) for low, high in steps if high.num_gpus >= 2 * low.num_gpus]
     yield from _superlinear(claims, doubled)
     yield from _columns(doubled)
@@ -370,12 +386,12 @@ def _scaling(claims: Sequence[Claim]) -> Iterator[TableFinding]:
     for low, high in steps:
         if high.rate < SLOWER * low.rate:
             text = f"{high.name}: {high.number}, but {low.num_gpus} of the same GPUs reach {low.number} (row {low.row})"
-            yield TableFinding.of("slower_with_more_gpus", Severity.SUSPECT, [low, high], text)
+            yield "slower_with_more_gpus", Severity.SUSPECT, [low, high], text
     for values in by(claims, "group", "kind", "batch", "num_gpus"):
         low, high = (choose(values, key=attrgetter("rate")) for choose in (min, max))
         if high.rate > TWO_VALUES * low.rate:
             text = f"{high.name}: {low.number} and {high.number} in one table, for one case"
-            yield TableFinding.of("two_values", Severity.SUSPECT, [low, high], text)
+            yield "two_values", Severity.SUSPECT, [low, high], text
 
 
 def _one_per_count(series: Sequence[Claim]) -> list[Claim]:
@@ -385,7 +401,7 @@ def _one_per_count(series: Sequence[Claim]) -> list[Claim]:
     return [max(alike, key=lambda claim: shared[claim.batch]) for alike in counts]
 
 
-def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[TableFinding]:
+def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[Finding]:
     """Compare each claim with the one-GPU claim of its batch; without one, with the next smaller count."""
     compared: dict[Claim, Claim] = {}
     for cells in by(claims, "group", "kind", "batch"):
@@ -400,16 +416,16 @@ def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[T
         # If two GPUs hardly gain over one, each further doubling may exceed linear scaling by as much.
         doublings = max(1.0, math.log2(many.num_gpus / one.num_gpus)) if one.num_gpus > 1 else 1.0
         limits = (IMPOSSIBLE_EFFICIENCY**doublings, SUSPECT_EFFICIENCY**doublings, CEILING)
-        if severities := [severity for severity, most in zip(Severity, limits, strict=True) if efficiency > most]:
-            message = (
-                f"{many.name}: {many.number} is {above(many.per_gpu / one.per_gpu, CEILING)} of "
-                f"{many.num_gpus / one.num_gpus:g} × {one.number} (row {one.row}), more than {CEILING}: this number, "
-                "its baseline or a number of GPUs is wrong"
-            )
-            yield TableFinding.of("superlinear_scaling", severities[0], [many], message)
+        severity = next((severity for severity, most in zip(Severity, limits, strict=True) if efficiency > most), None)
+        message = (
+            f"{many.name}: {many.number} is {above(many.per_gpu / one.per_gpu, CEILING)} of "
+            f"{many.num_gpus / one.num_gpus:g} × {one.number} (row {one.row}), more than {CEILING}: this number, "
+            "its baseline or a number of GPUs is wrong"
+        )
+        yield "superlinear_scaling", severity, [many], message
 
 
-def _columns(doubled: Sequence[Pair]) -> Iterator[TableFinding]:
+def _columns(doubled: Sequence[Pair]) -> Iterator[Finding]:
     """Check each step between GPU counts by the median of all networks and precisions with both counts."""
     steps = grouped(((low.group, low.num_gpus, high.num_gpus), (low, high)) for low, high in doubled)
     for (_, few, many), step in steps.items():
@@ -417,44 +433,38 @@ def _columns(doubled: Sequence[Pair]) -> Iterator[TableFinding]:
         compared = light or step
         gain, more = np.median([high.rate / low.rate for low, high in compared]), many / few
         low, high = compared[0]
-        example = f"in the median of {len(compared)} cases, e.g. {low} and ×{many} {high.number}"
-        least = SWITCHED_EFFICIENCY if low.switched else COLUMN_EFFICIENCY
-        if gain < NO_GAIN:
-            rule, certain = "no_scaling", len(light) > 1 or (bool(light) and more > 2)
-            what = f"{many} GPUs are {gain:.2f} times as fast as {few}, {example}: numbers of one GPU, not of all?"
-        elif gain / more < least[min(3, round(math.log2(more)))]:
-            rule, certain = "halved_scaling", len(light) > 1
-            kept = f"{gain / more * 100:.0f} % of the throughput is kept"
-            what = f"from {few} to {many} GPUs {kept}, {example}: halved, or another number of GPUs?"
-        else:
-            continue
-        severity = Severity.SUSPECT if certain else Severity.NOTE
-        yield TableFinding.of(rule, severity, (claim for _, claim in step), what)
+        least = (SWITCHED_EFFICIENCY if low.switched else COLUMN_EFFICIENCY)[min(3, round(math.log2(more)))]
+        if gain < NO_GAIN or gain / more < least:
+            rule, certain, why = "halved_scaling", len(light) > 1, "halved, or another number of GPUs?"
+            if gain < NO_GAIN:
+                rule, certain = "no_scaling", certain or (bool(light) and more > 2)
+                why = "numbers of one GPU, not of all?"
+            message = (
+                f"{many} GPUs are {gain:.2f} times as fast as {few}, in the median of {len(compared)} cases, e.g. "
+                f"{low} and ×{many} {high.number}: {why}"
+            )
+            severity = Severity.SUSPECT if certain else Severity.NOTE
+            yield rule, severity, (claim for _, claim in step), message
 
 
-def _out_of_line(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
+def _out_of_line(ladders: Sequence[Sequence[Claim]]) -> Iterator[Finding]:
     """Find cases that scale far worse than the others of their table with at least half as many GPUs."""
     light = [ladder for ladder in ladders if ladder[0].num_gpus == 1 and ladder[0].model.startswith(LIGHT)]
-    scaled = [(claim, claim.per_gpu / ladder[0].per_gpu) for ladder in light for claim in ladder[1:]]
-    for cell, efficiency in scaled:
-        kind = cell.model, cell.precision
-        others = [
-            ((of.model, of.precision), share)
-            for of, share in scaled
-            if (of.model, of.precision) != kind and 2 * of.num_gpus >= cell.num_gpus
-        ]
-        if len({other for other, _ in others}) >= (1 if cell.switched else FEWEST_CASES):
-            shares = [share for _, share in others]
-            usual = np.median(shares)
-            if min(shares) >= GOOD_LEAST and usual >= GOOD_MEDIAN and efficiency < OUT_OF_LINE * min(1.0, usual):
+    scaled = {claim: claim.per_gpu / ladder[0].per_gpu for ladder in light for claim in ladder[1:]}
+    for cell, efficiency in scaled.items():
+        of_others = [of for of in scaled if (of.model, of.precision) != (cell.model, cell.precision)]
+        others = [of for of in of_others if 2 * of.num_gpus >= cell.num_gpus]
+        if len(by(others, "model", "precision")) >= (1 if cell.switched else FEWEST_CASES):
+            usual, least = np.median([scaled[of] for of in others]), min(scaled[of] for of in others)
+            if least >= GOOD_LEAST and usual >= GOOD_MEDIAN and efficiency < OUT_OF_LINE * min(1.0, usual):
                 message = (
                     f"{cell.name}: {cell.number} scales to {efficiency:.2f}, the other {len(others)} cells of this "
                     f"table to {usual:.2f}: halved, or another number of GPUs?"
                 )
-                yield TableFinding.of("scaling_out_of_line", Severity.SUSPECT, [cell], message)
+                yield "scaling_out_of_line", Severity.SUSPECT, [cell], message
 
 
-def _odd_counts(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
+def _odd_counts(ladders: Sequence[Sequence[Claim]]) -> Iterator[Finding]:
     """Find cases with a GPU count that is half or double that of all others, if that count also fits their scaling."""
     cases = [{claim.num_gpus: claim for claim in ladder} for ladder in ladders]
     for own in cases if len(cases) > OTHER_CASES else ():
@@ -470,4 +480,8 @@ def _odd_counts(ladders: Sequence[Sequence[Claim]]) -> Iterator[TableFinding]:
                         f"{claim.name}: {claim.number} on {odd} GPUs, but all {len(others)} other cases of the table "
                         f"have {count} instead, and scale alike with that: another number of GPUs?"
                     )
-                    yield TableFinding.of("odd_gpu_count", Severity.SUSPECT, [claim], text)
+                    yield "odd_gpu_count", Severity.SUSPECT, [claim], text
+
+
+RULES = (_multiples, _copies, _off, _scaling)
+"""Each is a function of all claims of a file."""

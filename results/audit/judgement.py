@@ -17,12 +17,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from results.audit.claims import ENOUGH_READ, Reading, read_throughputs
-from results.audit.consistency import consistency_findings
-from results.audit.findings import Claim, Severity, TableFinding, above, cost_of_unit, pairs, specified_ratios
+from results.audit.claims import ENOUGH_READ, Claim, Finding, Reading, Severity, TableFinding, read_throughputs
+from results.audit.consistency import RULES, Pair, above, pairs, specified_ratios
 from results.reference import FOLDER, GIBI, all_published
-from results.reference.gpus import CLOCK_MARGIN, PEAKS, is_slice, loosest_figures
-from results.reference.networks import OF_BYTES, WINOGRAD, networks
+from results.reference.gpus import CLOCK_MARGIN, PEAKS, SLICE, loosest_figures
+from results.reference.networks import OF_BYTES, WINOGRAD, NetworkCost, networks
+from results.reference.prices import span
+from results.schema.networks import NETWORKS
 from results.table.comparable import grouped
 from results.text import counted
 
@@ -64,11 +65,6 @@ Published: at most 1.3 in FP32 and TF32; 2.0 in FP16, on an RTX 3090 with a cuDN
 """
 
 PEAK_NAMES = {"fp16": "FP16 tensor", "bf16": "FP16 tensor", "tf32": "TF32 tensor", "fp32": "FP32"}
-
-PART = "parts of a GPU are not compared with whole ones"
-
-SETTING = ("group", "precision", "num_gpus", "mode", "image_size")
-"""What two networks share to be compared."""
 
 FACTOR = 3.0
 """Largest plausible ratio to the fastest measurement of one GPU, network, precision and GPU count.
@@ -124,46 +120,48 @@ def claim_findings(claims: Sequence[Claim], reference: Reference | None = None) 
         claims: The claims.
         reference: Trusted measurements; None: published and own ones shipped with tfbench.
     """
-    if not claims:
-        return []
-    found = [finding for rules in (limit_findings, consistency_findings) for finding in rules(claims)]
-    found += source_findings(claims, trusted_reference() if reference is None else reference)
+    reference = trusted_reference() if reference is None else reference
+    found = [
+        TableFinding(rule, severity, tuple(sorted({claim.row for claim in of})), message)
+        for findings in (*(rule(claims) for rule in (_limits, _order, *RULES)), _contradictions(claims, reference))
+        for rule, severity, of, message in findings
+        if severity
+    ]
     explained = {row for of in found if of.rule not in INDIRECT and of.severity is not Severity.NOTE for row in of.rows}
     return [of for of in found if of.rule not in INDIRECT or not explained.issuperset(of.rows)]
 
 
-def limit_findings(claims: Sequence[Claim]) -> Iterator[TableFinding]:
+def _limits(claims: Sequence[Claim]) -> Iterator[Finding]:
     """Find claims that exceed the limits of known GPUs and networks, and note what has no known limits."""
-    yield from _order(claims)
     for claim in claims:
         for rule, severity, text in _beyond(claim):
-            yield TableFinding.of(rule, severity, [claim], f"{claim.name}: {text}")
+            yield rule, severity, [claim], f"{claim.name}: {text}"
     some_gpu = any(claim.gpu_text for claim in claims)
     unknown = [claim for claim in claims if not claim.gpus and bool(claim.gpu_text) == some_gpu]
-    for rule, chosen, name, why in (
-        ("gpu_slice", [claim for claim in unknown if is_slice(claim.gpu_text)], "gpu_text", PART),
-        ("unknown_gpu", [claim for claim in unknown if not is_slice(claim.gpu_text)], "gpu_text", "no data for"),
-        ("unknown_network", [claim for claim in claims if claim.model not in networks()], "model", "no data for"),
-        ("unknown_precision", [claim for claim in claims if claim.precision not in PEAKS], "precision", "no data for"),
+    for rule, name, chosen in (
+        ("gpu_slice", "gpu_text", [claim for claim in unknown if SLICE.search(claim.gpu_text)]),
+        ("unknown_gpu", "gpu_text", [claim for claim in unknown if not SLICE.search(claim.gpu_text)]),
+        ("unknown_network", "model", [claim for claim in claims if claim.model not in networks()]),
+        ("unknown_precision", "precision", [claim for claim in claims if claim.precision not in PEAKS]),
     ):
         if chosen:
             named = ", ".join(sorted({getattr(claim, name) or "none given" for claim in chosen}))
-            yield TableFinding.of(rule, Severity.NOTE, chosen, f"limits not checked, {why}: {named}")
+            yield rule, Severity.NOTE, chosen, f"limits not checked, no data for: {named}"
 
 
-def _order(claims: Sequence[Claim]) -> Iterator[TableFinding]:
+def _order(claims: Sequence[Claim]) -> Iterator[Finding]:
     """Find networks that are slower than others with many times their FLOPs and memory traffic."""
-    both = [sorted(pair, key=lambda claim: claim.rate) for pair in pairs(claims, *SETTING)]
+    alike = pairs(claims, "group", "precision", "num_gpus", "mode", "image_size")
+    both = [sorted(pair, key=lambda claim: claim.rate) for pair in alike]
     kinds = grouped(((_out_of_order(*pair), pair[0].model, pair[1].model), pair) for pair in both)
     for (severity, small, large), settings in kinds.items():
-        if severity:
-            slow, fast = settings[0]
-            message = (
-                f"{small} is slower than {large}, which needs {flop_ratio(small, large):.1f} times its FLOPs, in "
-                f"{counted(len(settings), 'setting')}, e.g. {slow.number} < {fast.number} ({slow.precision} "
-                f"×{slow.num_gpus})"
-            )
-            yield TableFinding.of("order_of_networks", severity, itertools.chain(*settings), message)
+        slow, fast = settings[0]
+        message = (
+            f"{small} is slower than {large}, which needs {flop_ratio(small, large):.1f} times its FLOPs, in "
+            f"{counted(len(settings), 'setting')}, e.g. {slow.number} < {fast.number} "
+            f"({slow.precision} ×{slow.num_gpus})"
+        )
+        yield "order_of_networks", severity, itertools.chain(*settings), message
 
 
 def _out_of_order(slow: Claim, fast: Claim) -> Severity | None:
@@ -183,6 +181,16 @@ def _out_of_order(slow: Claim, fast: Claim) -> Severity | None:
     even = flops > 1 and all(model.startswith(EVEN_KINDS) for model in models)
     most = EVEN.get(slow.precision, math.inf) if even else math.inf
     return Severity.SUSPECT if more > ORDER_SUSPECT or flops * fast.rate / slow.rate > most else None
+
+
+@functools.cache
+def cost_of_unit(model: str) -> NetworkCost | None:
+    """Return the cost of an image, sequence or token, whichever throughputs count, with the memory of a sequence."""
+    network = networks().get(model)
+    if network is None or model not in NETWORKS or NETWORKS[model].unit != "tokens":
+        return network
+    parts = ("gflop_train", "elements_train_millions", "elements_fused_millions")
+    return {**network, **{name: network[name] / network["size"] for name in parts if name in network}}
 
 
 def flop_ratio(small: str, large: str) -> float:
@@ -255,24 +263,20 @@ def trusted_reference() -> Reference:
     return reference_of(trusted_claims())
 
 
-def source_findings(claims: Sequence[Claim], reference: Reference) -> Iterator[TableFinding]:
+def _contradictions(claims: Sequence[Claim], reference: Reference) -> Iterator[Finding]:
     """Find cells, columns and ratios of GPUs that are far from all trusted measurements."""
     training = [claim for claim in claims if claim.gpu and claim.mode == "train" and not claim.image_size]
     single = []
     for claim in training:
         least, most = reference.get(_key(claim), (0.0, math.inf))
         if not least / SLOW_FACTOR <= claim.rate <= most * FACTOR:
-            measured = _text(least, most, decimals=10)
+            measured = span((least, most))
             text = f"{claim.name} on {claim.gpu}: {claim.number}, measured elsewhere: {measured}: too far apart"
-            yield TableFinding.of("sources_contradict", Severity.SUSPECT, [claim], text)
+            yield "sources_contradict", Severity.SUSPECT, [claim], text
         elif least and claim.num_gpus == 1:
             single.append(((claim.gpu, claim.precision), (claim, _outside(claim.rate, least, most))))
     yield from _off_columns(grouped(single))
     yield from _off_ratios(training, reference)
-
-
-def _text(least: float, most: float, decimals: int = 2) -> str:
-    return " to ".join(dict.fromkeys(f"{round(value, decimals):.10g}" for value in (least, most)))
 
 
 def _outside(value: float, least: float, most: float) -> float:
@@ -280,7 +284,7 @@ def _outside(value: float, least: float, most: float) -> float:
     return math.log(value / min(max(value, least), most))
 
 
-def _off_columns(columns: Mapping[tuple[str, str], Sequence[tuple[Claim, float]]]) -> Iterator[TableFinding]:
+def _off_columns(columns: Mapping[tuple[str, str], Sequence[tuple[Claim, float]]]) -> Iterator[Finding]:
     """Find columns of a GPU and precision that deviate from all measurements, unlike the others of the table."""
     medians = {name: statistics.median(off for _, off in column) for name, column in columns.items()}
     for name, column in columns.items():
@@ -291,10 +295,10 @@ def _off_columns(columns: Mapping[tuple[str, str], Sequence[tuple[Claim, float]]
                 f"{' '.join(name)}: {math.exp(middle):.2f} times every published measurement of it in the median of "
                 f"{len(column)} cells, unlike the other columns: {'halved?' if apart < 0 else 'doubled?'}"
             )
-            yield TableFinding.of("sources_contradict", Severity.SUSPECT, [claim for claim, _ in column], text)
+            yield "sources_contradict", Severity.SUSPECT, [claim for claim, _ in column], text
 
 
-def _off_ratios(claims: Sequence[Claim], measured: Reference) -> Iterator[TableFinding]:
+def _off_ratios(claims: Sequence[Claim], measured: Reference) -> Iterator[Finding]:
     """Find GPUs whose ratio no source has measured."""
     known = [pair for pair in _rivals(claims) if _key(*pair) in measured]
     for (one, other), cells in grouped(((pair[0].gpu, pair[1].gpu), pair) for pair in known).items():
@@ -305,14 +309,13 @@ def _off_ratios(claims: Sequence[Claim], measured: Reference) -> Iterator[TableF
             least, most = zip(*(measured[_key(*pair)] for pair in cells), strict=True)
             text = (
                 f"{other} is {ratio:.2f} times as fast as {one}, in the median of {counted(len(cells), 'cell')}; "
-                f"published: {_text(min(least), max(most))}, by specification "
-                f"{_text(min(specified), max(specified))}"
+                f"published: {span((*least, *most))}, by specification {span(specified)}"
             )
             severity = Severity.SUSPECT if off > OFF_COLUMN and len(cells) > 1 else Severity.NOTE
-            yield TableFinding.of("ratio_of_gpus", severity, itertools.chain(*cells), text)
+            yield "ratio_of_gpus", severity, itertools.chain(*cells), text
 
 
-def _rivals(claims: Iterable[Claim]) -> list[tuple[Claim, Claim]]:
+def _rivals(claims: Iterable[Claim]) -> list[Pair]:
     """Return the pairs of two GPUs' fastest claims of one case of one GPU with the same software, in order of names."""
     # fp32 that may be TF32 is left out
     ones = [claim for claim in claims if claim.num_gpus == 1 and not claim.expected(ieee=True) < claim.expected()]
@@ -330,14 +333,9 @@ def reading_lines(reading: Reading) -> list[str]:
     """Return lines on how much of the file was read."""
     blank = f", {reading.blank} without a number" if reading.blank else ""
     lines = [f"{len(reading.claims)} of {reading.cells} cells with a throughput were read{blank}"]
-    if reading.ignored:
-        lines.append(f"columns not used: {', '.join(reading.ignored)}")
-    if not reading.read_enough:
-        lines.append(
-            f"too little could be read to judge this file (under {ENOUGH_READ * 100:.0f} %): "
-            "an absence of findings proves nothing"
-        )
-    return lines
+    few = f"too little could be read to judge this file (under {ENOUGH_READ * 100:.0f} %)"
+    lines += [f"columns not used: {', '.join(reading.ignored)}"] if reading.ignored else []
+    return lines if reading.read_enough else [*lines, f"{few}: an absence of findings proves nothing"]
 
 
 def audit_parts(path: Path, audited: Reading) -> list[list[str]]:

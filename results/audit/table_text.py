@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from results.reference.gpus import GPU_WORDS, gpu_numbers, gpus_in, is_gpu_like, specified_gpus
+from results.reference.gpus import GPU_LIKE, gpu_numbers, gpus_in, specified_gpus
 from results.reference.networks import is_network, model_key
 from results.schema import SETTINGS, Status
 
@@ -94,7 +94,7 @@ _FACETS: tuple[tuple[str, Any, str], ...] = (
     ("batch", None, r"\b(?:bs|batch(?:[\s_-]*size)?)[\s_=:]*(?P<batch>\d{1,5})\b"),
     ("batch", None, r"\bb(?P<batch>\d{1,5})(?= (?:\d+×)?\d+×[gc]pu)"),  # b256 1×gpu, as we write it; b200 is a GPU
     ("model", None, _MODEL_TEXTS),
-    ("count", None, rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={GPU_WORDS})"),
+    ("count", None, rf"(?<![\w.])(?P<count>\d{{1,4}})\s*[x×]\s*(?={GPU_LIKE.pattern})"),
     ("count", None, r"\b(?P<hosts>\d{1,4})\s*[x×]\s*(?P<count>\d{1,4})\s*[x×]?\s*(gpus?|cpus?)\b"),
     ("count", None, r"(?<![\w.])(?P<count>\d{1,4})\s*[x×]?[\s_-]*(gpus?|cpus?|cards?|devices?)\b"),
     ("count", None, r"(?<![\w.])(?P<count>\d{1,4})\s*[x×](?![a-z])"),
@@ -113,11 +113,6 @@ what is unknown.
 
 KNOWN = {"gpu", "count", "model", "precision"}
 """Facets that columns differ in."""
-
-
-def heading_key(text: str) -> str:
-    """Normalise a heading to lower case with `_`: `Batch size (per GPU)` becomes `batch_size_per_gpu`."""
-    return re.sub(r"[^a-z0-9]+", "_", _spaced(text).lower()).strip("_")
 
 
 def _spaced(text: str) -> str:
@@ -157,7 +152,7 @@ def read_facets(text: str) -> Facets:
     facets.pop("nothing", None)
     rest = " ".join(re.sub(r"[(\[][\s,]*[)\]]", " ", rest).split()).strip(" ,;:-–—/|@_+")
     if rest:
-        facets["gpu" if len(rest) <= 80 and (specified_gpus(rest) or is_gpu_like(rest)) else "rest"] = rest
+        facets["gpu" if len(rest) <= 80 and (specified_gpus(rest) or GPU_LIKE.search(rest)) else "rest"] = rest
     return facets
 
 

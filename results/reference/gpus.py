@@ -23,12 +23,10 @@ CLOCK_MARGIN = 1.2
 UNSUPPORTED = ("MI100", "MI300X")
 """GPUs of other vendors than NVIDIA, which tfbench does not run on."""
 
-NOISE = frozenset(
-    (
-        *("nvidia", "amd", "instinct", "radeon", "geforce", "tesla", "rtx", "generation", "edition", "gpu", "gpus"),
-        *("graphics", "card", "low", "ram", "high", "perf", "baremetal", "nvlink", "hgx"),
-    )
-)
+NOISE = {
+    *("nvidia", "amd", "instinct", "radeon", "geforce", "tesla", "rtx", "generation", "edition", "gpu", "gpus"),
+    *("graphics", "card", "low", "ram", "high", "perf", "baremetal", "nvlink", "hgx"),
+}
 """Words that do not distinguish GPUs: brands, and additions of providers' catalogs."""
 
 SYNONYMS = {"mobile": "laptop", "workstation": "ws", "wk": "ws"}
@@ -37,12 +35,13 @@ VARIANTS = frozenset({"laptop", "ti", "super", "max", "d", "ada", "server"})
 """Suffixes that designate another GPU model."""
 
 
-GPU_WORDS = (
+GPU_LIKE = re.compile(
     r"(\b(rtx|gtx|geforce|tesla|quadro|titan|radeon|instinct|nvidia)|((?<![a-z])|(?<=\dx))(a\d{1,4}|[hb]\d{3}|v100|t4|"
     r"l(4|20|40)|g[hb]\d{3}|mi\d{2,3}|[pk](4|40|80|100))[a-z]?\b|\b(10|16|20|30|40|50)[5-9]0(\s?ti)?\b|"
-    r"\b[a-z]{0,3}\d{4}\s?(ada|max-?q)\b)"
+    r"\b[a-z]{0,3}\d{4}\s?(ada|max-?q)\b)",
+    re.IGNORECASE,
 )
-"""Pattern, in lower case, of brands and model numbers of GPUs, also of unknown ones."""
+"""Pattern of brands and model numbers of GPUs, also of unknown ones."""
 
 
 @functools.cache
@@ -148,27 +147,18 @@ def gpu_words(name: str) -> frozenset[str]:
     return frozenset(words - {"quadro"} if any(re.fullmatch(r"a\d{4}", word) for word in words) else words)
 
 
-_GPU_LIKE = re.compile(GPU_WORDS, re.IGNORECASE)
-_SLICE = re.compile(
+SLICE = re.compile(
     r"\bmig\b|\b\d+g[. ]\d+gb\b|\b[a-z]+\d+\w*-\d+[qcab]\b|\bvgpu\b|^grid\b|(?<!\d)1/\d\b|\btime[- ]slic", re.IGNORECASE
 )
 
-
-def is_slice(name: str) -> bool:
-    """Return whether a name is of a part of a GPU: `A100 MIG 1g.5gb`, `NVIDIA A10-4Q`, `GRID A100D-80C`."""
-    return _SLICE.search(name) is not None
-
-
-def is_gpu_like(text: str) -> bool:
-    """Return whether a text has the name of a GPU, known or not."""
-    return _GPU_LIKE.search(text) is not None
+"""Pattern of names of a part of a GPU: `A100 MIG 1g.5gb`, `NVIDIA A10-4Q`, `GRID A100D-80C`."""
 
 
 @functools.cache
 def gpus_in(text: str) -> tuple[str, ...]:
     """Return the GPUs with specifications in a text: `Lambda Cloud, RTX A6000 (NVLink)` has one A6000."""
     direct = specified_gpus(text)
-    for match in [] if direct else _GPU_LIKE.finditer(text):
+    for match in [] if direct else GPU_LIKE.finditer(text):
         words = re.split(r"[\s,;()/—–]+", text[match.start() :].strip())[:6]
         for length in range(len(words), 0, -1):
             dropped = gpu_words(words[length]) if length < len(words) else frozenset()
@@ -180,7 +170,7 @@ def gpus_in(text: str) -> tuple[str, ...]:
 
 def gpu_numbers(text: str) -> frozenset[str]:
     """Return the model numbers in a GPU's name, without brand and memory: `3080`, `gh200`."""
-    found = (match[0].lower().replace(" ", "") for match in _GPU_LIKE.finditer(text))
+    found = (match[0].lower().replace(" ", "") for match in GPU_LIKE.finditer(text))
     return frozenset(name for name in found if any(map(str.isdigit, name)))
 
 

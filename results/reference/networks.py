@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from results.reference import MIBI, all_published, figures_in, names, read_rows
-from results.schema import XLA, Case, Mode, Precision
+from results.schema import Case, Mode, Precision, kind_of
 from results.schema.networks import NETWORKS
 
 WINOGRAD = 2.25
@@ -63,15 +63,9 @@ def _corrections() -> Mapping[tuple[object, ...], list[float]]:
     """Return counted peaks of suites' cases relative to the line, by the kind of case."""
     found = collections.defaultdict(list)
     for row in read_rows("memory.csv"):
-        case = Case(
-            model=row["model"],
-            precision=Precision(row["precision"]),
-            batch_per_gpu=int(row["batch_per_gpu"]),
-            num_gpus=int(row["num_gpus"]),
-            xla=XLA(row["xla"]),
-            sequence_length=int(row["sequence_length"]) or None,
-        )
-        found[_kind(case)].append(float(row["peak_mib"]) * MIBI / _line(case, networks()[case.model]))
+        peak = float(row.pop("peak_mib")) * MIBI
+        case = Case(**{name: kind_of(name)(text) for name, text in row.items() if text != "0"})
+        found[_kind(case)].append(peak / _line(case, networks()[case.model]))
     return found
 
 
@@ -113,13 +107,10 @@ PEAK_VARIATION = 1.07
 
 def fitting_batch(case: Case, memory_bytes: float) -> int:
     """Return the case's batch, halved until its training step fits a GPU's memory, if that is known."""
-    batch = case.batch_per_gpu
-    while batch > 1:
-        needed = training_bytes(dataclasses.replace(case, batch_per_gpu=batch))
-        if needed is None or PEAK_VARIATION * needed <= memory_bytes - BESIDE_THE_STEP_BYTES:
-            break
-        batch //= 2
-    return batch
+    needed = training_bytes(case)
+    if case.batch_per_gpu == 1 or needed is None or PEAK_VARIATION * needed <= memory_bytes - BESIDE_THE_STEP_BYTES:
+        return case.batch_per_gpu
+    return fitting_batch(dataclasses.replace(case, batch_per_gpu=case.batch_per_gpu // 2), memory_bytes)
 
 
 def work_of(case: Case) -> tuple[float, float, int] | None:

@@ -16,7 +16,7 @@ from typing import Any
 from results.errors import NotATable
 from results.reference import FOLDER, names
 from results.reference.gpus import counted_gpu, gpus_named, memory_of
-from results.table_files import read_text, tables_of
+from results.table_files import heading_key, read_text, tables_of
 
 YOURS = "yours"
 """Origin of the user's prices, which override all others of their GPU."""
@@ -113,7 +113,11 @@ def read_prices(path: Path) -> list[Offer]:
         NotATable: It cannot be read, lacks a column, or has a price that is not a positive number of USD.
     """
     text = read_text(path)
-    rows = _json_rows(text, path) if text.lstrip().startswith(("{", "[")) else _table_rows(text, path)
+    if text.lstrip().startswith(("{", "[")):
+        rows = _json_rows(text, path)
+    else:
+        table = tables_of(text, path)[0]
+        rows = [dict(zip(map(heading_key, table.headings), cells, strict=True)) for cells in table.rows]
     headings = dict.fromkeys(name for row in rows for name in row)
     roles, prices = _roles(headings), _price_columns(headings)
     needed = [] if "gpu" in roles else ["of GPUs, named gpu"]
@@ -194,24 +198,11 @@ def _price_columns(headings: Collection[str]) -> list[str]:
     return list(columns.values())
 
 
-def _heading(text: str) -> str:
-    """Normalise a heading: `AcceleratorName` becomes `accelerator_name`, `$/GPU hr` becomes `usd_gpu_hr`."""
-    for sign, name in (("$", " usd "), ("€", " eur "), ("£", " gbp ")):
-        text = text.replace(sign, name)
-    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text.strip())
-    return re.sub(r"[^a-z0-9]+", "_", split.lower()).strip("_")
-
-
 def _number(text: str) -> float | None:
     """Parse a number above 0, as `0.17`, `$0.17/hr`, `0,17` or `1,200.50`; None: it is none."""
     bare = re.sub(r"(?i)\$|\busd\b|(/|\bper\b)\s*(gpu)?[\s/-]*(h|hr|hour)$", "", text.strip()).strip()
     bare = bare.replace(",", "") if re.fullmatch(r"\d{1,3}(,\d{3})+\.\d+", bare) else bare
     return positive_number(re.sub(r"^(\d{1,3}),(\d{1,2})$", r"\1.\2", bare))
-
-
-def _table_rows(text: str, path: Path) -> list[Row]:
-    table = tables_of(text, path)[0]
-    return [dict(zip(map(_heading, table.headings), cells, strict=True)) for cells in table.rows]
 
 
 def _json_rows(text: str, path: Path) -> list[Row]:
@@ -236,7 +227,7 @@ def _tables(node: object) -> Iterator[list[Row]]:
 def _flat(item: Mapping[str, Any]) -> Row:
     """Return an object with its inner objects as one row; its own keys have precedence."""
     row: dict[str, str] = {}
-    for value in item.values():
-        row |= _flat(value) if isinstance(value, dict) else {}
-    own = {_heading(key): value for key, value in item.items() if not isinstance(value, dict | list)}
-    return row | {key: "" if value is None else str(value) for key, value in own.items()}
+    for key, value in sorted(item.items(), key=lambda own: not isinstance(own[1], dict)):
+        own = {} if isinstance(value, list) else {heading_key(key): "" if value is None else str(value)}
+        row |= _flat(value) if isinstance(value, dict) else own
+    return row

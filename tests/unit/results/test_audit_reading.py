@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import results.__main__ as program
-from results.audit.claims import read_throughputs
-from results.audit.findings import Severity
+from results.audit.claims import Severity, read_throughputs
 from results.audit.judgement import audit_file
 from results.audit.table_text import decimal_mark, read_number
 from results.errors import NotATable

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from results.audit.claims import read_throughputs
-from results.audit.findings import Claim, Severity
+from results.audit.claims import Claim, Severity, read_throughputs
 from results.audit.judgement import audit_file, claim_findings
 from results.reference import FOLDER, read_rows
 from studies import audit_recall
