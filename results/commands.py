@@ -281,11 +281,12 @@ def audit(
 
     Example: audit table.csv
     """
-    from results.audit.judgement import audit_file, audit_parts, findings_to_json, reading_lines
+    from results.audit.judgement import audit_file, audit_parts, reading_lines
 
     audited = audit_file(file, decimal)
     if format == "json":
-        sys.stdout.write(findings_to_json(audited.findings))
+        findings = [finding._asdict() for finding in audited.findings]
+        sys.stdout.write(json.dumps(findings, indent=1, ensure_ascii=False) + "\n")
         warn(reading_lines(audited))
     else:
         print_parts(format, *audit_parts(file, audited))

@@ -30,6 +30,9 @@ _TYPES = re.compile(r"-{3}|str|bool|cat|[fiu]\d{1,2}|object|float64|int64|text|n
 """Cells of a row that has the types of columns, as polars prints it."""
 
 
+Texts = Sequence[str]
+
+
 @dataclass(frozen=True)
 class RawTable:
     """One table as texts.
@@ -42,8 +45,8 @@ class RawTable:
         commas: Whether its delimiter is a comma.
     """
 
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    headings: Texts
+    rows: Sequence[Texts]
     title: str = ""
     context: str = ""
     commas: bool = False
@@ -59,10 +62,7 @@ def tables_of(text: str, path: Path) -> list[RawTable]:
     found = [*_piped(lines)]
     if not found and re.search(r"<table[\s>]", text, re.IGNORECASE):
         raise NotATable(f"{path}: HTML. Copy the table in a browser and paste it into a text file.")
-    try:
-        found = [table for table in found or _delimited(lines, path) if table.rows]
-    except csv.Error as error:
-        raise NotATable(f"{path}: cannot be read as CSV: {error}") from error
+    found = [table for table in found or _delimited(lines, path) if table.rows]
     if not found:
         raise NotATable(f"{path}: no table in it. Give CSV, TSV or Markdown with a heading.")
     return found
@@ -97,9 +97,7 @@ def heading_key(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", split.lower()).strip("_")
 
 
-def _table(
-    rows: Sequence[Sequence[str]], title: Sequence[str], notes: Sequence[str] = (), commas: bool = False
-) -> RawTable:
+def _table(rows: Sequence[Texts], title: Texts, notes: Texts = (), commas: bool = False) -> RawTable:
     """Build a table, padding short rows, and headings if rows are longer, without empty rows and those of types."""
     width = max(map(len, rows))
     headings, *filled = [(*row, *[""] * (width - len(row))) for row in rows]
@@ -136,6 +134,7 @@ def _pipe_cells(line: str) -> list[str]:
 def _delimited(lines: Sequence[str], path: Path) -> list[RawTable]:
     """Parse with the delimiter, or runs of spaces, that gives the most rows of equal width."""
     data = [line for line in lines if line.strip() and not line.startswith("#") and not _RULE.fullmatch(line)]
+    csv.field_size_limit(MOST_BYTES)
     choices = {mark: [row for row in csv.reader(data, delimiter=mark) if any(row)] for mark in DELIMITERS}
     choices["  "] = [re.split(r"\s{2,}", line.strip()) for line in data]
     mark, records = max(choices.items(), key=lambda choice: _regularity(choice[1]))

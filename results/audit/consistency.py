@@ -178,7 +178,7 @@ def _multiples(claims: Sequence[Claim]) -> Iterator[Finding]:
     """Find exact multiples across GPU counts, precisions and networks."""
     by_count = sorted(claims, key=attrgetter("num_gpus"))
     for what, varying in VARYING.items():
-        shared = {"group", "batch" if what == "gpus" else "group", *VARYING.values()} - {varying}
+        shared = {"group", *VARYING.values()} - {varying} | ({"batch"} if what == "gpus" else set())
         found = pairs(by_count, *sorted(shared), neighbours=what == "gpus")
         both = [(low, high) for low, high in found if getattr(low, varying) != getattr(high, varying)]
         parts = grouped((pair[0].group, pair) for pair in both).values()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 import statistics
 from collections import Counter
@@ -108,19 +107,18 @@ def audit_file(path: Path, decimal: str | None = None) -> Reading:
         NotATable: The file has no throughputs.
     """
     reading = read_throughputs(path, decimal)
-    reading.findings = [*claim_findings(reading.claims), *reading.unread]
+    reading.findings = [*claim_findings(reading.claims, trusted_reference()), *reading.unread]
     reading.findings.sort(key=lambda finding: ([*Severity].index(finding.severity), finding.rule, finding.rows))
     return reading
 
 
-def claim_findings(claims: Sequence[Claim], reference: Reference | None = None) -> list[TableFinding]:
+def claim_findings(claims: Sequence[Claim], reference: Reference) -> list[TableFinding]:
     """Apply all rules to the claims of one file.
 
     Args:
         claims: The claims.
-        reference: Trusted measurements; None: published and own ones shipped with tfbench.
+        reference: Trusted measurements.
     """
-    reference = trusted_reference() if reference is None else reference
     found = [
         TableFinding(rule, severity, tuple(sorted({claim.row for claim in of})), message)
         for findings in (*(rule(claims) for rule in (_limits, _order, *RULES)), _contradictions(claims, reference))
@@ -237,17 +235,13 @@ def reference_of(trusted: Iterable[Claim]) -> Reference:
     """Return what trusted measurements say."""
     known = [claim for claim in trusted if claim.gpu]
     rates = ((_key(claim), claim.rate) for claim in known)
-    ratios = ((_key(*pair), _ratio(*pair)) for pair in _rivals(known))
+    ratios = ((_key(low, high), high.rate / low.rate) for low, high in _rivals(known))
     return {key: (min(of_key), max(of_key)) for key, of_key in grouped(itertools.chain(rates, ratios)).items()}
 
 
 def _key(*claims: Claim) -> tuple[object, ...]:
     """Return what is compared with measurements of the same: GPUs and case."""
     return *(claim.gpu for claim in claims), claims[0].case
-
-
-def _ratio(low: Claim, high: Claim) -> float:
-    return high.rate / low.rate
 
 
 def trusted_claims() -> list[Claim]:
@@ -302,8 +296,8 @@ def _off_ratios(claims: Sequence[Claim], measured: Reference) -> Iterator[Findin
     """Find GPUs whose ratio no source has measured."""
     known = [pair for pair in _rivals(claims) if _key(*pair) in measured]
     for (one, other), cells in grouped(((pair[0].gpu, pair[1].gpu), pair) for pair in known).items():
-        ratio = statistics.median(_ratio(*pair) for pair in cells)
-        off = abs(statistics.median(_outside(_ratio(*pair), *measured[_key(*pair)]) for pair in cells))
+        ratio = statistics.median(high.rate / low.rate for low, high in cells)
+        off = abs(statistics.median(_outside(high.rate / low.rate, *measured[_key(low, high)]) for low, high in cells))
         specified = specified_ratios(*cells[0])
         if off > RATIO_NOTED and specified and not min(specified) <= ratio <= max(specified):
             least, most = zip(*(measured[_key(*pair)] for pair in cells), strict=True)
@@ -322,11 +316,6 @@ def _rivals(claims: Iterable[Claim]) -> list[Pair]:
     best = grouped(((claim.gpu, claim.software, claim.case), claim) for claim in ones).values()
     fastest = [max(of, key=attrgetter("rate")) for of in best]
     return pairs(sorted(fastest, key=attrgetter("gpu")), "software", "case")
-
-
-def findings_to_json(findings: Sequence[TableFinding]) -> str:
-    """Return findings as a JSON list of objects with `rule`, `severity`, `rows` and `message`."""
-    return json.dumps([finding._asdict() for finding in findings], indent=1, ensure_ascii=False) + "\n"
 
 
 def reading_lines(reading: Reading) -> list[str]:

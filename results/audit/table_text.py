@@ -159,10 +159,8 @@ def read_facets(text: str) -> Facets:
 def read_count(text: str) -> int | None:
     """Parse a number of GPUs: `8`, `8 GPUs`, `4x`, `×4`, `2×4 GPU`; None: it is not one."""
     bare = plain(text)
-    if re.fullmatch(r"\d{1,5}(\.0+)?", bare):
-        return int(float(bare)) or None
-    facets = read_facets(bare)
-    return facets["count"] if facets.keys() == {"count"} else None
+    facets = {"count": int(float(bare))} if re.fullmatch(r"\d{1,5}(\.0+)?", bare) else read_facets(bare)
+    return facets["count"] or None if facets.keys() == {"count"} else None
 
 
 _IMAGE_SIZE = re.compile(r"\bimage[ _]size[ :=]*(\d{2,4})\b|\b(\d{3})\s?[x×]\s?\2\b", re.IGNORECASE)
@@ -174,8 +172,7 @@ def read_context(text: str) -> Facets:
     found: dict[str, set[Any]] = {
         "model": {model_key(model) for part in parts if is_network(model := part.get("model", ""))},
         "gpu": {_gpu(part.get("gpu", "")) for part in parts},
-        "precision": {part.get("precision") for part in parts},
-        "mode": {part.get("mode") for part in parts},
+        **{name: {part.get(name) for part in parts} for name in ("precision", "mode")},
         "image_size": {int(side or of_both) for side, of_both in _IMAGE_SIZE.findall(text)},
     }
     return {name: named.pop() for name, texts in found.items() if len(named := texts - {"", None}) == 1}

@@ -336,7 +336,7 @@ def option_of(question: RentalQuestion, key: GpuCount, figure: Mapping[str, Any]
     enough = [offer for offer in enough if offer.gpus_per_host in (None, count)] or enough
     best: dict[object, Offer] = {}
     for offer in sorted(enough, key=lambda offer: offer.usd_per_hour(count)):
-        best.setdefault(offer if offer.origin else offer.place, offer)
+        best.setdefault(offer if offer.origin else (offer.provider, offer.region, offer.commitment), offer)
     prices = {offer: offer.usd_per_hour(count) for offer in best.values()}
     offers = tuple(offer for offer, usd in prices.items() if question.budget is None or usd <= question.budget)
     lowest = min(prices.values(), default=0.0)

@@ -26,11 +26,6 @@ def named_gpus(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(gpu for name in listed for gpu in specified_gpus(name)))
 
 
-def contradictions_of(gpus: Sequence[str]) -> list[dict[str, str]]:
-    """Return contradicting figures of other sources, and why another figure is used."""
-    return [row for row in read_rows("contradictions.csv") if row["gpu"] in gpus]
-
-
 def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
     """Return tables that compare GPUs: figures, and in sentences their sources and contradictions."""
     ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
@@ -50,7 +45,7 @@ def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
             if quantity in texts:
                 quantities[gpu, row["source"], row["note"]].append(texts[quantity])
     sources = [[gpu, ", ".join(listed), source, note] for (gpu, source, note), listed in quantities.items()]
-    stated = [list(row.values()) for row in contradictions_of(gpus)]
+    stated = [list(row.values()) for row in read_rows("contradictions.csv") if row["gpu"] in gpus]
     grids = [
         Grid("Specifications, not measurements", ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio], figures, notes),
         Grid("Sources", ["GPU", "figures", "source", "note"], sources),

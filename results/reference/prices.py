@@ -50,11 +50,6 @@ class Offer:
     origin: str = ""
     gpus: tuple[str, ...] = ()
 
-    @property
-    def place(self) -> str:
-        """Provider, region and commitment, if known."""
-        return ", ".join(filter(None, (self.provider, self.region, self.commitment)))
-
     def usd_per_hour(self, count: int) -> float:
         """Return the hourly price of a job with `count` GPUs, renting a whole host; 0: it has fewer GPUs."""
         gpus = self.gpus_per_host or count
