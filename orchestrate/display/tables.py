@@ -66,7 +66,7 @@ def check_document(hosts: Sequence[Host], probed: Probed) -> list[dict[str, Any]
         facts = probed[host.place]
         known = facts if isinstance(facts, Facts) else None
         problem = problem_of(host, known) if known else str(facts)
-        warnings = host_warnings(host, known, fleet_facts(host, hosts, probed)) if known else []
+        warnings = [*host_warnings(host, known, fleet_facts(host, hosts, probed))] if known else []
         documents.append(
             {
                 "fleet": host.fleet,

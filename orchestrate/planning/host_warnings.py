@@ -102,18 +102,14 @@ def same_machine_notes(probed: Mapping[HostPlace, Facts | str], only: HostPlace 
     ]
 
 
-def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> list[str]:
-    """Return warnings about a host; errors of an image are in the image.
+def host_warnings(host: Host, facts: Facts, mates: Iterable[Facts] = ()) -> Iterator[str]:
+    """Yield warnings about a host; errors of an image are in the image.
 
     Args:
         host: Settings of the host.
         facts: Facts of the host.
         mates: Facts of the hosts of its fleet, which should be equal.
     """
-    return list(_warnings(host, facts, mates))
-
-
-def _warnings(host: Host, facts: Facts, mates: Iterable[Facts]) -> Iterator[str]:
     if host.docker is not None and host.docker.scheme == "tcp" and host.docker.tls is None:
         yield "reached by tcp:// without TLS: anyone on that network controls the machine. Use tls: or ssh://"
     disk = facts.disk_free_bytes if host.docker is not None else None

@@ -104,9 +104,7 @@ def unsupported_architecture(host: Host, facts: Facts) -> str | None:
 
 def probe_reference(host: Host) -> str:
     """Return the image for probing a host: one that it starts anyway, or else the smallest."""
-    if host.image is not None:
-        return host.image
-    return image_name(host.registry, host.variant[0] if host.variant else "cpu")
+    return host.image or image_name(host.registry, next(iter(host.variant), "cpu"))
 
 
 def _judge_named(image: Image, gpus: Sequence[KindOfGPU]) -> Image:

@@ -30,14 +30,13 @@ def host(address: DockerAddress | None = SSH, **settings: object) -> Host:
 
 
 def test_a_good_host_has_no_warning():
-    assert host_warnings(host(), GOOD) == []
-    assert host_warnings(host(None, device=Device.CPU), Facts()) == []
+    assert not [*host_warnings(host(), GOOD), *host_warnings(host(None, device=Device.CPU), Facts())]
     without = dataclasses.replace(GOOD, gpus=(), gpu_runtime=None)
     queue = SlurmQueue(partition="cpu", container="none", shared_folder="/home/x")
-    assert host_warnings(host(device=Device.CPU), without) == host_warnings(host(None, slurm=queue), without) == []
+    assert not [*host_warnings(host(device=Device.CPU), without), *host_warnings(host(None, slurm=queue), without)]
     idle = GPUFacts(index=0, utilisation=0.0, memory_used_bytes=400_000_000, processes=0, temperature_celsius=41.0)
     other = GPUFacts(index=1, processes=7)
-    assert host_warnings(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other))) == []
+    assert not [*host_warnings(host(gpus=(0,)), dataclasses.replace(GOOD, gpu_states=(idle, other)))]
 
 
 @pytest.mark.parametrize(("vendor", "there"), [("10de", True), ("1002", False)])
@@ -100,8 +99,8 @@ def test_a_host_with_fewer_gpus_than_its_fleet_mates_has_a_warning():
     two = dataclasses.replace(GOOD, gpus=(A4000, dataclasses.replace(A4000, index=1)))
     (found,) = host_warnings(host(), GOOD, [GOOD, two])
     assert found.startswith("1 of 2 GPUs found (other hosts of the fleet have 2): one may have fallen off the bus")
-    assert host_warnings(host(), two, [GOOD, two]) == []
-    assert host_warnings(host(gpus=(0,)), GOOD, [GOOD, two]) == [], "whoever names GPUs means these"
+    assert not [*host_warnings(host(), two, [GOOD, two])]
+    assert not [*host_warnings(host(gpus=(0,)), GOOD, [GOOD, two])], "whoever names GPUs means these"
     hosts = [host(), Host(fleet="a4000", name="node-b", docker=SSH)]
     text = drawn(check_grid(hosts, {hosts[0].place: GOOD, hosts[1].place: two}))
     assert "a4000.node-a: 1 of 2 GPUs" in text and "a4000.node-b: 2" not in text and text.count("warning") == 1

@@ -113,7 +113,7 @@ def live(launcher: Launcher, job: Job) -> None:
     try:
         facts = launcher.probe()
         host = launcher._host  # type: ignore[attr-defined]
-        host_warnings(host, facts)
+        list(host_warnings(host, facts))
         suite = Suite(repeats=1, cases=[CaseBlock(model=["googlenet"], batch_per_gpu=2, device="cpu")])
         plan = make_plan([host], {host.place: facts}, lambda name: suite, run_id="r", seed=1)
         assert plan_from_json(plan_to_json(plan)) == plan, "what was planned can be read again"
