@@ -154,16 +154,14 @@ class Runs:
         """
         if mode not in (None, *MODES):
             raise BadQuestion(f"mode: must be None or one of {', '.join(MODES)}. Received: {mode!r}")
-        models, measured = (
-            [model] if isinstance(model, str) else model,
-            [rate.case.model for rate in self._merged.rates],
-        )
+        models = [model] if isinstance(model, str) else model
+        measured = [rate.case.model for rate in self._merged.rates]
         questions = read_questions(
             model=models, precision=precision, num_gpus=num_gpus, mode=mode, gpus=gpus, measured=measured, **limits
         )
         advices, remarks = advise(questions, self._merged.rates, _typed(prices), [Path(name) for name in price_files])
         lines = [*(advice.sentence for advice in advices), *remarks]
-        options = [(advice, option) for advice in advices for option in advice.options]
+        options = ((advice, option) for advice in advices for option in advice.options)
         rows = [{name: read(*option) for name, (_, read) in CHOICES.items()} for option in options]
         types = {name: dtype for name, (dtype, _) in CHOICES.items()}
         return Recommendation(tuple(lines), _frame(rows, types))

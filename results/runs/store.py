@@ -123,9 +123,7 @@ class RunFolder:
             folder.path.mkdir(mode=0o700)  # logs and plans may be confidential
             folder.complete()
         except OSError as error:
-            raise UserError(
-                f"{folder.path}: cannot be created: {error.strerror}. Choose another TFBENCH_RUNS_DIR"
-            ) from error
+            raise UserError(f"{folder.path}: cannot be created: {error.strerror}. Set TFBENCH_RUNS_DIR") from error
         return folder
 
     @classmethod

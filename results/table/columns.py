@@ -262,10 +262,8 @@ class CaseOnHost(NamedTuple):
 def place_of(record: Record) -> CaseOnHost:
     """Return the place of a record; without an orchestrator, its GPU's or processor's name stands for the fleet."""
     case, origin = record.case, record.origin
-    if not case.model.isprintable():
-        case = replace(case, model=printable(case.model))
     if origin:
-        return CaseOnHost(printable(origin.fleet), printable(origin.host), case)
+        return CaseOnHost(origin.fleet, origin.host, case)
     software = software_of(record)
     device = software and (software.gpu if case.device is Device.GPU else software.cpu)
     return CaseOnHost(device or NO_ORIGIN, NO_ORIGIN, case)

@@ -146,18 +146,10 @@ def fleet_rates(rows: Sequence[Row], apart: Collection[str] = ()) -> list[FleetR
 def _fleet_rate(fleet: str, case: Case, software: Software, rows: Sequence[Row]) -> FleetRate:
     """Return a rate from the rows of its hosts."""
     rates, rounds, per_joule = (_nested(rows, name) for name in ("samples_per_second", "repeat", "samples_per_joule"))
-    return FleetRate(
-        fleet,
-        case,
-        software,
-        rates,
-        rounds,
-        per_joule,
-        failures={row.host: row.status for row in rows if row.host not in rates},
-        unit=next((row.unit for row in rows if row.unit), ""),
-        prices={row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None},
-        rows=rows,
-    )
+    failures = {row.host: row.status for row in rows if row.host not in rates}
+    unit = next((row.unit for row in rows if row.unit), "")
+    prices = {row.host: row.usd_per_gpu_hour for row in rows if row.usd_per_gpu_hour is not None}
+    return FleetRate(fleet, case, software, rates, rounds, per_joule, failures, unit, prices, rows)
 
 
 def _nested(rows: Iterable[Row], name: str) -> Nested:

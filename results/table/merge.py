@@ -24,7 +24,7 @@ import pandas as pd
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import WINOGRAD, work_of
 from results.runs.store import ReadingNotes, StoredRecord
-from results.schema import Device, Measurement, Record, Status
+from results.schema import Device, Record, Status
 from results.schema.enums import SUSPECT
 from results.stats import estimate_of_runs, t_quantile
 from results.table.columns import CASE_COLUMNS, COLUMNS, OF_REPEAT, WHOLE, Column, Row, Software, place_of, software_of
@@ -45,9 +45,9 @@ Repeat = Any
 """A record in tables: attributes of `_Repeat`. `number` identifies its `place`, `device` is the record if it is that of
 a device, `doubt` says why it is suspect, `steps` is a hash of its step times; `OF_REPEAT` are None without a number."""
 
-_OF_RECORD = ("place", "number", "software", "run", "repeat", "started_at", "status", "cause", "codes", "device", "usd")
+_OF_RECORD = ("place", "number", "software", "run", "repeat", "started_at", "status", "cause", "codes", "device")
 
-_OF_NUMBER = [(name, Any, None) for name in ("unit", "input_size", "doubt", "steps", *OF_REPEAT)]
+_OF_NUMBER = [(name, Any, None) for name in ("usd", "unit", "input_size", "doubt", "steps", *OF_REPEAT)]
 
 _Repeat = make_dataclass("_Repeat", [*_OF_RECORD, *_OF_NUMBER], slots=True)
 
@@ -127,17 +127,14 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
             one.repeat = alone[one.number]
         repeats.append(one)
     rows = _rows([one for one in repeats if not one.device])
-    problems = [
-        *(f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects),
-        *unusual_repeats(rows),
-    ]
-    return Merged(
-        repeats=repeats,
-        rows=[row for row in rows if row.case.all_reduce],
-        without_all_reduce=[row for row in rows if not row.case.all_reduce],
-        problems=list(dict.fromkeys([*notes.lines(), *doubles, *problems])),
-        unread=notes.unread,
-    )
+    suspects = [f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects]
+    problems = list(dict.fromkeys([*notes.lines(), *doubles, *suspects, *unusual_repeats(rows)]))
+    speeds, others = ([row for row in rows if row.case.all_reduce is trains] for trains in (True, False))
+    return Merged(repeats, speeds, others, problems, notes.unread)
+
+
+FEWEST_DISTINCT_STEPS = 3
+"""Two records with equal step times are copies if at least this many of the times are distinct."""
 
 
 def _repeat(path: Path, record: Record, numbers: dict[Any, int], limits: dict[Any, float]) -> Repeat:
@@ -151,20 +148,23 @@ def _repeat(path: Path, record: Record, numbers: dict[Any, int], limits: dict[An
     """
     origin, place, software = record.origin, place_of(record), software_of(record)
     number = numbers.setdefault(place, len(numbers))
-    run, repeat = (printable(origin.run_id), origin.repeat) if origin else (path_text(path), 1)
+    run, repeat = (origin.run_id, origin.repeat) if origin else (path_text(path), 1)
     cause, codes = record.cause and printable(record.cause), {warning.code for warning in record.warnings}
     measured = record.measurement if record.status is Status.OK and software is not None else None
     device = record if record.status is Status.OK and record.device_results else None
-    usd = origin and origin.usd_per_gpu_hour
-    one = _Repeat(
-        place, number, software, run, repeat, record.started_at, str(record.status), cause, codes, device, usd
-    )
+    one = _Repeat(place, number, software, run, repeat, record.started_at, str(record.status), cause, codes, device)
+    one.usd = origin and origin.usd_per_gpu_hour
     if measured is None or device:
         return one
     if (number, software) not in limits:  # one case and hardware
         limits[number, software] = highest_rate(record)
     one.unit, one.input_size = printable(measured.unit), measured.image_size or measured.sequence_length
-    one.doubt, one.steps = _own_doubt(record, measured, limits[number, software]), _step_times(measured)
+    one.doubt = next((printable(of.message) for of in record.warnings if of.code == SUSPECT), None)
+    if one.doubt is None and measured.samples_per_second > (most := limits[number, software]):
+        rate = f"{measured.samples_per_second:.3g} {one.unit}/s"
+        one.doubt = f"{rate}, but its hardware can compute at most {most:.3g}"
+    if len({*measured.step_seconds}) >= FEWEST_DISTINCT_STEPS:
+        one.steps = hash(tuple(measured.step_seconds))
     for name in OF_REPEAT:  # most are fields of that name
         setattr(one, name, getattr(measured, name, getattr(record.telemetry, name, None)))
     if latency := measured.latency:
@@ -173,15 +173,6 @@ def _repeat(path: Path, record: Record, numbers: dict[Any, int], limits: dict[An
     if record.telemetry and record.telemetry.energy_joules:
         one.samples_per_joule = measured.samples / record.telemetry.energy_joules
     return one
-
-
-def _own_doubt(record: Record, measured: Measurement, most: float) -> str | None:
-    """Return why a repeat is suspect by itself, as its controller says, or above the rate `most`; None: it is not."""
-    if warned := [warning.message for warning in record.warnings if warning.code == SUSPECT]:
-        return printable(warned[0])
-    if measured.samples_per_second <= most:
-        return None
-    return f"{measured.samples_per_second:.3g} {measured.unit}/s, but its hardware can compute at most {most:.3g}"
 
 
 def highest_rate(record: Record) -> float:
@@ -194,16 +185,6 @@ def highest_rate(record: Record) -> float:
     peaks = [specifications()[gpu].get(PEAKS[case.precision][0], 0.0) for gpu in named or specifications()]
     peak = max(peaks) * 1e12 or math.inf  # 0: the reference lacks this arithmetic
     return peak * CLOCK_MARGIN * WINOGRAD / work[0] * measured.samples / measured.num_steps
-
-
-FEWEST_DISTINCT_STEPS = 3
-"""Two records with equal step times are copies if at least this many of the times are distinct."""
-
-
-def _step_times(measured: Measurement) -> int | None:
-    """Return a hash of the step times, by which copies are found; None: too few of them are distinct."""
-    steps = measured.step_seconds
-    return hash(tuple(steps)) if len({*steps}) >= FEWEST_DISTINCT_STEPS else None
 
 
 FLEET_FACTOR = 10.0
