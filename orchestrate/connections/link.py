@@ -77,13 +77,14 @@ class Link:
         atexit.register(self._kill)
 
     @classmethod
-    async def open(cls, name: str, command: Sequence[str], text: bytes) -> Link:
+    async def open(cls, name: str, command: Sequence[str], text: bytes, seconds: float = OPEN_SECONDS) -> Link:
         """Start a process, send it a text, and wait for its mark and its first answer.
 
         Args:
             name: Of the host: `ssh TARGET`, unless it is this machine.
             command: The command.
             text: Its first input, which lets it print `MARK` and a line of JSON.
+            seconds: Longest time until that line.
 
         Raises:
             HostError: It cannot be started, has ended, or is silent for too long.
@@ -96,10 +97,10 @@ class Link:
         except OSError as error:
             raise Unreachable(f"{command[0]} cannot be started: {error}. Install an OpenSSH client") from error
         link = cls(name, transport, Process(transport, protocol, loop))
-        silent = Unreachable(f"{name}: no answer for {OPEN_SECONDS:.0f} s")
+        silent = Unreachable(f"{name}: no answer for {seconds:.0f} s")
         try:
             link.send(text)
-            with anyio.move_on_after(OPEN_SECONDS):
+            with anyio.move_on_after(seconds):
                 await link._find_mark()
                 link.first = await link.receive()
                 return link

@@ -150,10 +150,7 @@ class EngineClient(APIClient):
         if not json:
             return super()._result(response, json, binary)  # type: ignore[misc]
         self._raise_for_status(response)  # type: ignore[attr-defined]
-        try:
-            return read_json(response.text, MAX_ANSWER_BYTES)
-        except ValueError as error:
-            raise requests.exceptions.InvalidJSONError(str(error)) from error
+        return read_json(response.text, MAX_ANSWER_BYTES)
 
     def _stream_helper(self, response: requests.Response, decode: bool = False) -> Iterator[Any]:
         """Yield the messages of a stream, one a line; the SDK parses all that has arrived again for every chunk.
@@ -196,8 +193,6 @@ def explained(address: DockerAddress) -> Iterator[None]:
     except APIError as error:
         message = plain_text(str(error.explanation or error), MAX_READ)
         raise (NotThere(message[:MAX_QUOTED]) if error.status_code == 404 else launch_refusal(message)) from error
-    except requests.exceptions.InvalidJSONError as error:
-        raise LaunchFailed("the engine's answer is not JSON") from error
     except (Unreachable, *TRANSPORT_ERRORS, requests.exceptions.RequestException) as error:
         raise Unreachable(f"{address.scheme}://{address.target}: {_transport_problem(error, address)}") from error
     except (*MALFORMED, DockerException) as error:

@@ -64,8 +64,7 @@ class ContainerLauncher(Launcher):
     """
 
     def __init__(self, host: Host, pulls: PullLimits) -> None:
-        if host.docker is None:
-            raise ValueError(f"host {host.name} has no Docker engine")
+        assert host.docker is not None
         self._host = host
         self._engine = DockerEngine(host.docker, host.host_keys)
         self._pulls = pulls

@@ -71,8 +71,7 @@ class KubernetesLauncher(QueueLauncher):
     """
 
     def __init__(self, host: Host) -> None:
-        if host.kubernetes is None:
-            raise ValueError(f"fleet {host.fleet} is not on Kubernetes")
+        assert host.kubernetes is not None
         self._host = host
         self._queue = host.kubernetes
         self._cluster = api.KubernetesCluster(host.kubernetes)

@@ -134,15 +134,13 @@ class SlurmLauncher(QueueLauncher):
 
     def probe(self) -> Facts:
         """See `Launcher.probe`; reads what Slurm reports about the partition, without querying a node."""
-        return loop.wait_for(self._probe())
-
-    async def _probe(self) -> Facts:
         questions = (["--version"], ["--noheader", "--Node", f"--format={answers.NODES_FORMAT}"])
+        asked = (self._channel.run(["sinfo", *words], {}, COMMAND_SECONDS) for words in questions)
         try:
-            version, nodes = [await self._channel.run(["sinfo", *words], {}, COMMAND_SECONDS) for words in questions]
+            version, nodes = map(loop.wait_for, asked)
         except LaunchFailed as error:
             raise Unreachable(error.cause) from error
-        if (await self._ask("survey")).get("usable") is not True:
+        if loop.wait_for(self._ask("survey")).get("usable") is not True:
             folder = self._queue.shared_folder
             raise LaunchFailed(f"shared_folder {folder} does not exist or is not writable. Create it")
         return answers.facts_of(self._host, self._queue, version, nodes)

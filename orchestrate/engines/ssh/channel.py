@@ -183,19 +183,11 @@ class Channel:
             LaunchFailed: The installation failed.
         """
         script = software.install_script(self._place["root"], MARK).encode()
-        try:
-            async with self._installing:  # a host that is probed again may still install it
-                with anyio.fail_after(software.INSTALL_SECONDS):
-                    link = await with_retries(Link.open, self.name, self._ssh("exec sh -s"), script)
-                    try:
-                        answer = link.first
-                        while "python" not in answer:
-                            raise_failure(self.name, answer)
-                            answer = await link.receive()
-                    finally:
-                        link.end(Unreachable(f"{self.name}: Python is installed"))
-        except TimeoutError as error:
-            raise Unreachable(f"{self.name}: not done within {software.INSTALL_SECONDS:.0f} s") from error
+        words, seconds = self._ssh("exec sh -s"), software.INSTALL_SECONDS
+        async with self._installing:  # a host that is probed again may still install it
+            link = await with_retries(Link.open, self.name, words, script, seconds)
+        link.end(Unreachable(f"{self.name}: Python is installed"))
+        raise_failure(self.name, link.first)
 
     async def _open(self) -> Link:
         """Log in and start the agent."""

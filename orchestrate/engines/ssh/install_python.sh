@@ -38,14 +38,12 @@ if [ -n "$free" ] && [ "$free" -lt $((megabytes * 1000)) ]; then
 fi
 if [ -x "$place/bin/python3" ]; then reply python "$place/bin/python3"; exit 0; fi
 part=$(mktemp -d "$root/part-XXXXXX") || fail "cannot create a folder in $root"
-reply step "downloading uv"
 output=$(fetch "$url" "$part/uv.tar.gz" 2>&1) || fail "uv could not be downloaded from $url: $output"
 found=$(digest "$part/uv.tar.gz" 2>&1)
 [ "${found%% *}" = "$sha256" ] || fail "the digest of uv is not $sha256: ${found%% /*}"
 gzip -dc "$part/uv.tar.gz" | tar -xOf - "$program" > "$part/uv" && [ -s "$part/uv" ] || fail "uv could not be unpacked"
 rm "$part/uv.tar.gz"
 chmod +x "$part/uv"
-reply step "downloading Python $python"
 for name in $(env | sed -n 's/^\(UV_[A-Z_]*\)=.*/\1/p'); do
   case "$name" in
     UV_PYTHON_INSTALL_MIRROR | UV_NATIVE_TLS | UV_SYSTEM_CERTS | UV_INSECURE_HOST | UV_HTTP_TIMEOUT) ;;

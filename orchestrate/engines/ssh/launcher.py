@@ -186,8 +186,7 @@ class SSHLauncher(AgentLauncher):
     """
 
     def __init__(self, host: Host, pulls: PullLimits, channel: Channel | None = None) -> None:
-        if host.ssh is None:
-            raise ValueError(f"host {host.name} is not reached by ssh")
+        assert host.ssh is not None
         python = {"python": host.python} if host.python is not None else {"fits": software.FITS}
         super().__init__(host, channel or shared_channel(host.ssh, host.host_keys, **python), pulls)
 

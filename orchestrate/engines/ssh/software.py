@@ -151,19 +151,15 @@ class Packages:
         return hashlib.sha256(self.lock).hexdigest()[:16]
 
     @property
-    def download(self) -> int:
-        """Size of the download from the package index, in megabytes."""
-        return self.variant.wheels_megabytes or 0
-
-    @property
     def needed(self) -> int:
         """Peak disk usage of the installation in megabytes: wheels are removed at its end."""
-        cuda = max(0, self.download - CPU_WHEELS_MEGABYTES)
-        return self.download + CPU_INSTALLED_MEGABYTES + round(cuda * CUDA_UNPACKED_RATIO)
+        download = self.variant.wheels_megabytes or 0
+        cuda = max(0, download - CPU_WHEELS_MEGABYTES)
+        return download + CPU_INSTALLED_MEGABYTES + round(cuda * CUDA_UNPACKED_RATIO)
 
     def size(self) -> str:
         """Return e.g. `downloads about 2.5 GB, needs 7.6 GB below ~/.tfbench while it installs`."""
-        download, needed = gigabytes(self.download), gigabytes(self.needed)
+        download, needed = gigabytes(self.variant.wheels_megabytes or 0), gigabytes(self.needed)
         return f"downloads about {download}, needs {needed} below ~/.tfbench while it installs"
 
     def refusal(self, free_bytes: int) -> str | None:
