@@ -75,13 +75,12 @@ def ssh_command(login: SSHAddress, keys: HostKeys, *flags: str, remote: str | No
 
 def shared_connection(login: SSHAddress, keys: HostKeys) -> str | None:
     """Return the socket of the connection that the user shares (ControlMaster) and has opened, or None."""
-    command = ssh_command(login, keys)
     try:
-        settings = _answer([*command[:1], "-G", *command[1:]])
+        settings = _answer(ssh_command(login, keys, "-G"))
         path = re.search("(?m)^controlpath (.+)$", settings)
         if path is None or path[1] == "none":
             return None
-        _answer([*command[:1], "-O", "check", *command[1:]])
+        _answer(ssh_command(login, keys, "-O", "check"))
     except (OSError, subprocess.SubprocessError):
         return None
     return path[1]

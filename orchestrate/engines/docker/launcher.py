@@ -37,12 +37,6 @@ CDI = "CDI"
 RUNTIME = "NVIDIA runtime"
 TOOLKIT = "NVIDIA toolkit"
 
-PROBED = (
-    *("driver", "gpus", "gpu_states", "gpu_problems"),
-    *("cpu", "disk_free_bytes", "other_cpu_share", "load", "boot_id"),
-)
-"""Facts that a container knows better than its engine."""
-
 PROBE_SECONDS = 120.0
 BETWEEN_LOOKS_SECONDS = 0.2
 
@@ -281,8 +275,8 @@ class ContainerLauncher(Launcher):
             if is_announced:
                 raise
             return facts
-        known = {name: getattr(reported, name) for name in PROBED}
-        return dataclasses.replace(facts, gpu_runtime=self._methods[0], **known)
+        of_engine = {name: value for name, value in vars(facts).items() if value}
+        return dataclasses.replace(reported, gpu_runtime=self._methods[0], **of_engine)
 
 
 def _whole(value: object) -> int | None:

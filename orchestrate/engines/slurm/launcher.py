@@ -282,22 +282,13 @@ class SlurmLauncher(QueueLauncher):
         A completing job writes nothing more, but may be listed for as long as the cluster's epilog runs or its node
         does not respond.
         """
-        ends_at, active = time.monotonic() + TIDY_SECONDS, True
-        while active and time.monotonic() < ends_at:
+        ends_at, may_write = time.monotonic() + TIDY_SECONDS, True
+        while may_write and time.monotonic() < ends_at:
             states = _states(await self._ask("survey")).values()
-            active = any(state.is_active and state.name != "COMPLETING" for state in states)
-            await (anyio.sleep(1.0) if active else self._ask("survey", over=True))
+            may_write = any(state.is_active and state.name != "COMPLETING" for state in states)
+            await (anyio.sleep(1.0) if may_write else self._ask("survey", over=True))
 
     # -- the cluster -------------------------------------------------------------------------------------------
-
-    @property
-    def _name(self) -> str:
-        """Slurm's name of the run's jobs, which is also that of the run's folder."""
-        return job_name(self._run_id or "", self._host)
-
-    @property
-    def _folder(self) -> str:
-        return f"{self._queue.shared_folder}/{self._name}"
 
     async def _ask(self, do: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401
         """Ask the agent about the run's jobs and folder, of which it first ends and removes what is no longer needed.
@@ -306,9 +297,9 @@ class SlurmLauncher(QueueLauncher):
             Unreachable: The login host or Slurm does not answer.
             LaunchFailed: Slurm rejected what was submitted.
         """
-        removals = set(self._removals)
-        squeue = [*SQUEUE, f"--name={self._name}"]
-        about = {"folder": self._folder, "removals": sorted(removals), "squeue": squeue, **NOTHING_ELSE, **request}
+        removals, name = set(self._removals), job_name(self._run_id or "", self._host)
+        folder, squeue = f"{self._queue.shared_folder}/{name}", [*SQUEUE, f"--name={name}"]
+        about = {"folder": folder, "removals": sorted(removals), "squeue": squeue, **NOTHING_ELSE, **request}
         try:
             answer = await self._channel.answer(do, seconds=3 * COMMAND_SECONDS, **about)
         except LaunchFailed as error:

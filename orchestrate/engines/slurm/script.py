@@ -74,7 +74,8 @@ def batch_script(array: Sequence[Job], host: Host, queue: SlurmQueue, project: P
     for index, job in enumerate(array):
         data = DATA_PATH if in_container else host.data_dir
         flags = shlex.join(benchmark_flags(job, host, data, _limit_seconds(job, host, queue)))
-        image = f"; image={shlex.quote(_image(job, host))}" if in_container else ""
+        named = pinned(job.origin.image or image_name(host.registry, job.origin.variant or "cpu"))
+        image = f"; image={shlex.quote(named)}" if in_container else ""
         tasks.append(f"{index}) job={shlex.quote(job.id)}; set -- {flags}{image} ;;")
     if in_container:
         way = _with_pyxis if queue.container == "pyxis" else _with_apptainer
@@ -134,10 +135,6 @@ def _limit_seconds(job: Job, host: Host, queue: SlurmQueue) -> float:
     if queue.time_limit_minutes is None:
         return wanted
     return max(30.0, min(wanted, queue.time_limit_minutes * 60 - 60))
-
-
-def _image(job: Job, host: Host) -> str:
-    return pinned(job.origin.image or image_name(host.registry, job.origin.variant or "cpu"))
 
 
 _BEGIN = """\
