@@ -98,7 +98,7 @@ def plan(
     Example: plan --limit a4000 --suite quick
     """
     from orchestrate.display import tables
-    from orchestrate.planning.durations import Durations, estimate
+    from orchestrate.planning.durations import estimate, known_durations
     from orchestrate.planning.plan import new_run_id, plan_to_json
     from orchestrate.session import manifests, plan_of, require_usable
     from results.runs.store import runs_dir
@@ -108,7 +108,7 @@ def plan(
     if format == "json":
         sys.stdout.write(plan_to_json(planned, ensure_ascii=True))
     else:
-        estimated = estimate(planned, Durations.of(planned, runs_dir()))
+        estimated = estimate(planned, known_durations(planned, runs_dir()))
         print_parts("text", [tables.estimate_text(estimated)] if works else [], tables.plan_grid(planned))
     if not works:
         require_usable(planned)

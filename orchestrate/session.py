@@ -33,7 +33,7 @@ from orchestrate.errors import NoUsableHost, UserError
 from orchestrate.events import Event, EventBus, ImageProgress, JobStep, Stopping, event_document
 from orchestrate.inventory.hosts import Host, HostPlace, read_hosts
 from orchestrate.options import How, What, Where
-from orchestrate.planning.durations import Durations, estimate, hourly_usd, usd_text
+from orchestrate.planning.durations import estimate, hourly_usd, known_durations, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_json, plan_to_json
 from orchestrate.project import own_module
@@ -263,7 +263,7 @@ def carry_out(planned: Plan, folder: RunFolder, how: How, again: frozenset[Statu
         how: How the plan is executed.
         again: See `execute`.
     """
-    durations = Durations.of(planned, folder.path.parent)
+    durations = known_durations(planned, folder.path.parent)
     state = RunState(planned, durations)
     if not folder.events_path.exists():
         estimated = estimate(planned, durations)

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrate.events import stored_event
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host, HostPlace
-from orchestrate.planning.durations import Durations, RunEstimate, usd_text
+from orchestrate.planning.durations import RunEstimate, known_durations, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.host_warnings import (
     host_warnings,
@@ -119,7 +119,7 @@ def duration(seconds: float) -> str:
 
 def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, Any]:
     """Return the number of ended repeats of each host, by status."""
-    state = RunState(plan, Durations.of(plan, folder.path.parent) if running else Durations())
+    state = RunState(plan, known_durations(plan, folder.path.parent) if running else None)
     for event, at in filter(None, map(stored_event, folder.read_events())) if running else ():
         state.note(event, at)
     unreadable = ReadingNotes()

@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrate.inventory.hosts import Host
@@ -68,33 +68,19 @@ PULL_BYTES_PER_SECOND = 30e6
 """Rate of a pull, including unpacking, relative to the compressed size (a guess)."""
 
 
-Known = dict[tuple[str, str], tuple[float, str]]
+Durations = dict[tuple[str, str], tuple[float, str]]
 """Seconds of a repeat and where they are from, in words, by fleet and case name."""
 
 GUESS = (GUESSED_REPEAT_SECONDS, "guessed")
+"""Of a repeat whose duration is unknown."""
 
 
-@dataclass(frozen=True)
-class Durations:
-    """How long repeats take, as far as it is known."""
-
-    known: Known = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, plan: Plan, runs_dir: Path) -> Durations:
-        """Return the durations of a plan's repeats, from the runs of a folder or else computed."""
-        return cls(computed_durations(plan) | earlier_durations(runs_dir))
-
-    def __bool__(self) -> bool:
-        """Return whether any duration is known."""
-        return bool(self.known)
-
-    def seconds(self, fleet: str, case: str) -> float:
-        """Return the seconds of a repeat, or a guess if unknown."""
-        return self.known.get((fleet, case), GUESS)[0]
+def known_durations(plan: Plan, runs_dir: Path) -> Durations:
+    """Return the durations of a plan's repeats, from the runs of a folder or else computed."""
+    return computed_durations(plan) | earlier_durations(runs_dir)
 
 
-def earlier_durations(runs_dir: Path) -> Known:
+def earlier_durations(runs_dir: Path) -> Durations:
     """Return the median durations of repeats in the latest runs.
 
     Truncated lines of journals, and those of another version, are ignored.
@@ -112,12 +98,12 @@ def earlier_durations(runs_dir: Path) -> Known:
     return {key: (statistics.median(values), "from earlier runs") for key, values in seconds.items()}
 
 
-def computed_durations(plan: Plan) -> Known:
+def computed_durations(plan: Plan) -> Durations:
     """Return the computed durations of a plan's repeats on the slowest host.
 
     Repeats with an unknown GPU or network are excluded.
     """
-    found, source = Known(), "computed from the networks' work and the hosts' speed"
+    found, source = Durations(), "computed from the networks' work and the hosts' speed"
     for entry in plan.hosts:
         for case in {job.case.name: job.case for job in plan.jobs_on(entry.host)}.values():
             if (seconds := repeat_seconds(case, entry.host, entry.facts)) is not None:
@@ -191,10 +177,10 @@ def estimate(plan: Plan, durations: Durations) -> RunEstimate:
     for entry in plan.hosts:
         keys = [(job.origin.fleet, job.case.name) for job in plan.jobs_on(entry.host) if job.blocked is None]
         slots = max(1, min(entry.host.slots, len(keys)))  # of a queue, which share the time of its repeats
-        seconds.append(host_seconds(entry) + sum(durations.seconds(*key) for key in keys) / slots)
+        seconds.append(host_seconds(entry) + sum(durations.get(key, GUESS)[0] for key in keys) / slots)
         if (hourly := hourly_usd(entry)) is not None:
             usd.append(seconds[-1] * slots * hourly / 3600)
-        basis.update(durations.known.get(key, GUESS)[1] for key in keys)
+        basis.update(durations.get(key, GUESS)[1] for key in keys)
     return RunEstimate(max(seconds), sum(usd) if len(usd) == len(seconds) else None, basis)
 
 

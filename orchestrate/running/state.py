@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from orchestrate import events
 from orchestrate.events import Event, RunOutcome
-from orchestrate.planning.durations import Durations, clock_seconds, host_seconds, hourly_usd
+from orchestrate.planning.durations import GUESS, Durations, clock_seconds, host_seconds, hourly_usd
 from orchestrate.planning.plan import HostPlan, Job, Plan
 from orchestrate.planning.stop_early import StopEarly
 from results.runs.store import RunFolder
@@ -150,7 +150,7 @@ class RunState:
         folder: The run's folder, once the run has started.
     """
 
-    def __init__(self, plan: Plan = NO_PLAN, durations: Durations = Durations()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, plan: Plan = NO_PLAN, durations: Durations | None = None) -> None:
         self.early = StopEarly(plan)
         self.hosts: dict[str, HostState] = {}
         self.repeats = {job.id: RepeatState(job) for job in plan.jobs}
@@ -159,7 +159,7 @@ class RunState:
         self.folder = ""
         self._plan = plan
         self._epoch = time.time() - clock_seconds()  # clocks are set while benchmarks run
-        self._durations = durations
+        self._durations = dict(durations or {})
         whole = {part.id: multi.job.id for multi in plan.multi_host_jobs for part in multi.members}
         for entry in plan.hosts:
             repeats = {part.id: self.repeats[whole.get(part.id, part.id)] for part in plan.jobs_on(entry.host)}
@@ -222,8 +222,7 @@ class RunState:
             case events.JobResult():
                 self._end(event.job, event.status, event.cause, at)
                 if event.status == Status.OK and event.seconds and event.job in self.repeats:
-                    measured = {self.repeats[event.job].kind: (event.seconds, "from this run")}
-                    self._durations = Durations({**self._durations.known, **measured})
+                    self._durations[self.repeats[event.job].kind] = event.seconds, "from this run"
             case _ if (of := self.hosts.get(getattr(event, "host", None) or "")) is not None:
                 self._note_host(of, event, at)
 
@@ -335,7 +334,7 @@ class RunState:
         if repeat.job.blocked is not None:
             return 0.0
         ran = 0.0 if repeat.began is None else now - repeat.began
-        return max(0.0, self._durations.seconds(*repeat.kind) - ran)
+        return max(0.0, self._durations.get(repeat.kind, GUESS)[0] - ran)
 
     def _now(self) -> float:
         return self._epoch + clock_seconds()

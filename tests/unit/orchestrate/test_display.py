@@ -261,7 +261,7 @@ def test_headings_are_never_cut_and_columns_go_by_priority(width: int):
 
 # ---- what is left of a run: it counts down, learns from what has ended, and survives the controller
 
-KNOWN = Durations({("a4000", job.case.name): (100.0, "seen") for job in PLAN.jobs})
+KNOWN: Durations = {("a4000", job.case.name): (100.0, "seen") for job in PLAN.jobs}
 ALONE = dataclasses.replace(PLAN, hosts=PLAN.hosts[:1])
 SETUP = host_seconds(PLAN.hosts[0])
 STARTED = STORY[0]
@@ -295,7 +295,7 @@ def test_the_time_left_counts_down_and_includes_the_pull():
 def test_the_time_left_learns_from_the_first_repeat_that_ends():
     state = state_of((STARTED, 0.0), (phase("launching"), 0.0), (ended(300.0), 300.0))
     assert state.seconds_left(now=300.0) == 300, "not 100"
-    unknown = state_of((STARTED, 0.0), (phase("launching"), 0.0), durations=Durations())
+    unknown = state_of((STARTED, 0.0), (phase("launching"), 0.0), durations={})
     assert unknown.seconds_left(now=0.0) == 0, "a guess is not shown"
     unknown.note(ended(300.0), 300.0)
     assert unknown.seconds_left(now=300.0) == 300

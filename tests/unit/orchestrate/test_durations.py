@@ -12,7 +12,6 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.planning import durations as durations_module
 from orchestrate.planning.durations import (
     GUESSED_REPEAT_SECONDS,
-    Durations,
     computed_durations,
     earlier_durations,
     estimate,
@@ -42,14 +41,14 @@ def quick_plan(facts=CPU):
 def test_the_quick_suite_is_estimated_before_its_first_run():
     plan = quick_plan()
     computed = computed_durations(plan)
-    estimated = estimate(plan, Durations(computed))
+    estimated = estimate(plan, computed)
     assert estimated.seconds == pytest.approx(
         3 * sum(seconds for seconds, _ in computed.values()) + host_seconds(plan.hosts[0])
     )
     assert {basis.partition(" ")[0] for basis in estimated.basis} == {"computed"}
     assert 12 * 15 + 100 < estimated.seconds < 8 * 60, "fifteen seconds of steps a repeat, and ended in eight minutes"
     narrow = quick_plan(AVX2)
-    assert estimate(narrow, Durations(computed_durations(narrow))).seconds == pytest.approx(455, rel=0.1)
+    assert estimate(narrow, computed_durations(narrow)).seconds == pytest.approx(455, rel=0.1)
 
 
 def test_gpus_are_near_their_published_figures():
@@ -74,7 +73,7 @@ def test_an_estimate_shows_time_cost_and_what_it_rests_on(monkeypatch: pytest.Mo
     hosts = [Host(fleet=name, name="a", usd_per_gpu_hour=usd, **common) for name, usd in (("x", 1.0), ("y", 3.0))]
     plan = make_plan(hosts, {host.place: facts for host in hosts}, read_suite, run_id="r", seed=1)
     seen = {("x", name): (30.0, "from earlier runs") for name in {job.case.name for job in plan.jobs}}
-    estimated = estimate(plan, Durations(seen | {("y", name): (60.0, "computed") for _, name in seen}))
+    estimated = estimate(plan, seen | {("y", name): (60.0, "computed") for _, name in seen})
     assert estimate_text(estimated) == "estimate: 12 min, about 0.72 USD (50% from earlier runs, 50% computed)"
 
 
@@ -87,7 +86,7 @@ def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path, monkeypatch: p
     host = Host(fleet="f", name="h", docker=DockerAddress(scheme="ssh", target="h"), usd_per_gpu_hour=0.5)
     plan = make_plan([host], {("f", "h"): Facts(gpus=GPUS)}, lambda name: TWO_CASES, run_id="r", seed=1)
     assert computed_durations(plan) == {}, "this GPU is unknown"
-    guessed = estimate(plan, Durations())
+    guessed = estimate(plan, {})
     assert (guessed.seconds, guessed.basis) == (4 * GUESSED_REPEAT_SECONDS, {"guessed": 4})
     assert guessed.usd == pytest.approx(4 * 0.5 * 4 * GUESSED_REPEAT_SECONDS / 3600), "all four GPUs are rented"
     one, two = sorted({job.case.name for job in plan.jobs})
@@ -99,5 +98,5 @@ def test_a_duration_is_the_median_of_earlier_runs(tmp_path: Path, monkeypatch: p
     assert earlier_durations(tmp_path) == {
         ("f", name): (seconds, "from earlier runs") for name, seconds in ((one, 20), (two, 40))
     }
-    estimated = estimate(plan, Durations(earlier_durations(tmp_path)))
+    estimated = estimate(plan, earlier_durations(tmp_path))
     assert (estimated.seconds, estimated.basis) == (120, {"from earlier runs": 4})

@@ -19,7 +19,7 @@ from orchestrate.inventory.hosts import Host, HostPlace
 from orchestrate.inventory.queues import SlurmQueue
 from orchestrate.options import How
 from orchestrate.planning import durations as durations_module
-from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, Durations, estimate
+from orchestrate.planning.durations import GUESSED_REPEAT_SECONDS, estimate
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import Job, Plan, make_plan, plan_to_json
 from orchestrate.running.context import RunContext, Stop, StorageFailed
@@ -116,7 +116,7 @@ def test_what_runs_is_reserved_and_not_twice_what_it_has_cost():
 def test_estimates_of_a_queue_count_its_slots(monkeypatch: pytest.MonkeyPatch):
     """Repeats run side by side."""
     monkeypatch.setattr(durations_module, "host_seconds", lambda entry: 0.0)
-    estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), Durations())
+    estimated = estimate(queue_plan(usd_per_gpu_hour=1.0), {})
     assert estimated.seconds == 12 * GUESSED_REPEAT_SECONDS / 4
     assert estimated.usd == pytest.approx(12 * GUESSED_REPEAT_SECONDS / 3600 * 2)
 
@@ -168,7 +168,7 @@ def test_a_full_disk_is_no_bug_though_jobs_still_wait_in_the_queue(tmp_path: Pat
 
 def test_what_a_queue_began_too_late_does_not_stay_when_a_run_costs_more(tmp_path: Path, monkeypatch):
     plan, slots, clock = queue_plan(usd_per_gpu_hour=3600.0), threading.Barrier(4), [0.0]
-    monkeypatch.setattr(Durations, "seconds", lambda *_: 0.001)
+    monkeypatch.setattr("orchestrate.running.state.GUESS", (0.001, ""))
     monkeypatch.setattr("time.clock_gettime", lambda _: clock[0])
 
     def take_long_once_all_slots_work(_: Job) -> None:

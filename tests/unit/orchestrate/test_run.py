@@ -15,7 +15,7 @@ from orchestrate.events import Decided, Event, EventBus, HostLost, JobSkipped, R
 from orchestrate.inventory.addresses import DockerAddress
 from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
-from orchestrate.planning.durations import Durations
+from orchestrate.planning.durations import known_durations
 from orchestrate.planning.facts import Facts, Image
 from orchestrate.planning.plan import Job, Plan, make_plan, plan_from_json, plan_to_json
 from orchestrate.planning.stop_early import NOTHING_TO_COMPARE, StopEarly
@@ -61,7 +61,7 @@ class Bench:
         return make_plan(self.hosts, probed, lambda name: self.suite, run_id="run1", seed=7)
 
     def run(self, again: frozenset[Status] = TRIED_AGAIN, **how: Any) -> RunOutcome:
-        self.state = RunState(self.plan, Durations.of(self.plan, self.folder.path.parent))
+        self.state = RunState(self.plan, known_durations(self.plan, self.folder.path.parent))
         self.bus.subscribe(self.state.note)
         run = RunContext(self.plan, self.folder, self.launcher, self.bus, self.stop, How(**how), self.state)
         return execute(run, again)
@@ -291,7 +291,8 @@ def test_a_limit_of_cost_needs_prices_and_ends_the_run_in_time(tmp_path: Path, m
 def test_time_in_which_the_controller_slept_is_the_repeats_and_costs(tmp_path: Path, monkeypatch):
     slept = [0.0]
     monkeypatch.setattr("time.clock_gettime", lambda clock: sum(slept))
-    monkeypatch.setattr(Durations, "seconds", lambda *_: 30.0)
+    monkeypatch.setattr("tests.unit.orchestrate.test_run.known_durations", lambda *_: {})
+    monkeypatch.setattr("orchestrate.running.state.GUESS", (30.0, ""))
     machine = FakeHost(on_follow=lambda job: slept.append(400.0))
     machine.payload = lambda job: to_json(ok_record(job.case, seconds=400.0)).encode()
     monkeypatch.setattr(Bench, "settings", PRICED)
