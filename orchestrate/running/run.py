@@ -47,7 +47,7 @@ def execute(run: RunContext, again: frozenset[Status] = TRIED_AGAIN) -> RunOutco
         began = time.monotonic()
         _read_records(run, again)
         _announce(run)
-        loop.wait_for(_run(run))
+        loop.wait_for(_work(run))
         outcome = run.state.outcome()
         run.bus.emit(RunFinished(run_id=run.plan.run_id, seconds=time.monotonic() - began, **vars(outcome)))
         return outcome
@@ -85,13 +85,6 @@ def _announce(run: RunContext) -> None:
             run.warn(warning, entry.host)
 
 
-async def _run(run: RunContext) -> None:
-    async with all_or_none() as run.tasks:
-        run.tasks.start_soon(run.keep_limits)
-        await _work(run)
-        run.tasks.cancel_scope.cancel()
-
-
 async def _work(run: RunContext) -> None:
     """Run the repeats: each host its own, then those that the hosts of each fleet run together."""
     together, is_done = run.plan.multi_host_jobs, run.state.is_done
@@ -112,15 +105,18 @@ async def _work(run: RunContext) -> None:
         async with one_by_one:
             await Worker(run, [entries[place] for place in places], todo).work()
 
-    async with all_or_none() as tasks:
-        probed = {entry.host.place: entry.facts for entry in run.plan.hosts if entry.facts is not None}
-        machines = same_machines(probed)  # hosts may be one machine
-        several = {place for machine in machines for place in machine}
-        for machine in (*machines, *([place] for place in entries if place not in several)):
-            tasks.start_soon(work_alone, machine)
-    async with all_or_none() as tasks:  # no two fleets wait for each other's hosts
-        for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in together):
-            tasks.start_soon(work_together, fleet)
+    async with all_or_none() as run.tasks:
+        run.tasks.start_soon(run.keep_limits)
+        async with all_or_none() as tasks:
+            probed = {entry.host.place: entry.facts for entry in run.plan.hosts if entry.facts is not None}
+            machines = same_machines(probed)  # hosts may be one machine
+            several = {place for machine in machines for place in machine}
+            for machine in (*machines, *([place] for place in entries if place not in several)):
+                tasks.start_soon(work_alone, machine)
+        async with all_or_none() as tasks:  # no two fleets wait for each other's hosts
+            for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in together):
+                tasks.start_soon(work_together, fleet)
+        run.tasks.cancel_scope.cancel()
 
 
 def stop_run(plan: Plan, make: MakeLauncher) -> tuple[int, list[str]]:
