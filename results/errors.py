@@ -7,7 +7,6 @@ TfbenchError
 │   ├── BadQuestion        an argument of a recommendation is unknown or out of range
 │   ├── NotATable          a file to audit or import is not a table of the expected kind
 │   └── …                  DocumentError, BuildFailed, NoUsableHost of `orchestrate`
-├── TooFewRepeats          a statistic needs more values
 └── …                      HostError and CancelledInQueue of `orchestrate`
 
 `results.schema.record_json.RecordError`, for corrupt files, is separate because the schema uses only the standard
@@ -52,10 +51,6 @@ class BadQuestion(UserError):
 
 class NotATable(UserError):
     """A file to audit or import is not a table of the expected kind."""
-
-
-class TooFewRepeats(TfbenchError):
-    """A statistic needs more values."""
 
 
 def is_disk_full(error: BaseException) -> bool:

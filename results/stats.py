@@ -13,8 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from results.errors import TooFewRepeats
-
 Nested = dict[str, dict[str, list[float]]]
 """Values of repeats, by host and run."""
 
@@ -147,14 +145,9 @@ def estimate(values: Sequence[float], over: str = "repeats") -> Estimate:
     """Estimate the mean of independent, identically distributed values.
 
     Args:
-        values: The values.
+        values: At least two.
         over: What they are of; see `Estimate`.
-
-    Raises:
-        TooFewRepeats: There are fewer than two values.
     """
-    if len(values) < 2:
-        raise TooFewRepeats(f"an interval needs at least 2 values. Received: {len(values)}")
     return Estimate(statistics.fmean(values), ((_variance(values) / len(values), len(values) - 1),), over)
 
 

@@ -8,7 +8,6 @@ cost.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -116,7 +115,8 @@ class StopEarly:
         """Return the result of a comparison, or its current precision."""
         (a, case, _), (b, *_) = pair
         repeats, analysis = self._analyses[pair]
-        width = "not known yet" if math.isinf(analysis.width) else f"± {analysis.width:.1%}"
+        interval = analysis.interval
+        width = f"± {interval.half_width / interval.value:.1%}" if interval else "not known yet"
         undecided = f"{a} / {b}: not decided: {width} after {repeats} repeats of each host"
         return f"{case.name}: {analysis.text or undecided}"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from results.compare.comparison import Comparison, Mark, log_ratios
 from results.compare.decide import cheaper
@@ -51,10 +51,9 @@ def geometric_mean(found: Sequence[Comparison]) -> Interval | None:
     """
     if len(found) == 1:
         return found[0].ratio
-    if all(item.paired for item in found):
-        mean = _mean_of_hosts([log_ratios(item.a, item.b) for item in found])
-        if mean is not None:
-            return mean.exponential()
+    hosts = levels_of([log_ratios(item.a, item.b) for item in found]) if all(item.paired for item in found) else None
+    if hosts is not None:
+        return estimate([*hosts.values()], "hosts").exponential()
     left, right = (_mean_logarithm(side) for side in zip(*((item.a, item.b) for item in found), strict=True))
     return sum_of_estimates([left, right.times(-1)]).exponential() if left and right else None
 
@@ -62,16 +61,11 @@ def geometric_mean(found: Sequence[Comparison]) -> Interval | None:
 def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
     """Estimate the mean over cases of the logarithm of throughput, from its hosts, or the runs and rounds of one."""
     if len({host for rate in rates for host in rate.rates}) > 1:
-        return _mean_of_hosts([rate.log_means for rate in rates])
+        hosts = levels_of([rate.log_means for rate in rates])
+        return estimate([*hosts.values()], "hosts") if hosts else None
     levels = levels_of([_by_round(rate) for rate in rates]) or {}
     runs = grouped((run, level) for (run, _), level in levels.items())
     return estimate_of_runs([*runs.values()]) if runs else None
-
-
-def _mean_of_hosts(by_case: Sequence[Mapping[str, float]]) -> Estimate | None:
-    """Estimate a mean over cases from values by host; None: there is one host, or they share too few cases."""
-    levels = levels_of(by_case)
-    return estimate([*levels.values()], "hosts") if levels else None
 
 
 def _by_round(rate: FleetRate) -> dict[tuple[str, float], float]:

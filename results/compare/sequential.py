@@ -10,9 +10,9 @@ reported at a higher level.
 
 from __future__ import annotations
 
-import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from results.compare.comparison import compare_pair
 from results.compare.decide import cheaper
@@ -22,8 +22,7 @@ from results.table.fleets import FleetRate
 from results.text import counted
 
 
-@dataclass(frozen=True)
-class InterimAnalysis:
+class InterimAnalysis(NamedTuple):
     """The result of the repeats so far.
 
     Attributes:
@@ -34,11 +33,6 @@ class InterimAnalysis:
 
     text: str = ""
     interval: Interval | None = None
-
-    @property
-    def width(self) -> float:
-        """Half-width as a share of the value; infinite without an interval."""
-        return math.inf if self.interval is None else self.interval.half_width / self.interval.value
 
 
 TRIES = 2
