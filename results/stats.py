@@ -87,15 +87,11 @@ class Estimate:
         spread = math.fsum(variance**2 / degrees for variance, degrees in self.causes)
         return self.variance**2 / spread if spread else min(degrees for _, degrees in self.causes)
 
-    def times(self, factor: float) -> Estimate:
-        """Return a known multiple of the mean."""
-        causes = tuple((variance * factor**2, degrees) for variance, degrees in self.causes)
-        return replace(self, mean=self.mean * factor, causes=causes)
-
     @property
     def logarithm(self) -> Estimate:
         """The logarithm of a mean above 0, to first order (delta method): its error is the relative error."""
-        return replace(self.times(1 / self.mean), mean=math.log(self.mean))
+        causes = tuple((variance / self.mean**2, degrees) for variance, degrees in self.causes)
+        return Estimate(math.log(self.mean), causes, self.over)
 
     def half_width(self, level: float = LEVEL) -> float:
         """Return half the width of the interval of the mean.
@@ -205,19 +201,19 @@ def estimate_of_runs(runs: Sequence[Sequence[float]]) -> Estimate | None:
     return replace(of_runs, causes=((of_repeats, degrees), (beyond, of_runs.degrees_of_freedom)))
 
 
-def sum_of_estimates(parts: Sequence[Estimate]) -> Estimate:
-    """Return the sum of independent parts.
+@functools.lru_cache(maxsize=100_000)  # a report asks for each ratio in its tables, its answer and its calculator
+def difference_of(a: Estimate, b: Estimate) -> Estimate:
+    """Return the difference of two independent estimates.
 
-    If all are over the same, such as the hosts of two fleets, they vary for the same reasons and are one cause, with
+    If both are over the same, such as the hosts of two fleets, they vary for the same reasons and are one cause, with
     cautious degrees of freedom. Otherwise, parts of unequal size are causes of their own.
 
     Source: degrees of freedom: Satterthwaite, An approximate distribution of estimates of variance components, 1946.
     """
-    causes = tuple(cause for part in parts for cause in part.causes)
-    whole = Estimate(math.fsum(part.mean for part in parts), causes, parts[0].over)
-    if len({part.over for part in parts}) > 1 and len({degrees for _, degrees in causes}) > 1:
+    whole = Estimate(a.mean - b.mean, (*a.causes, *b.causes), a.over)
+    if a.over != b.over and len({degrees for _, degrees in whole.causes}) > 1:
         return whole
-    joined = [(part.variance, part.degrees_of_freedom) for part in parts]
+    joined = [(part.variance, part.degrees_of_freedom) for part in (a, b)]
     return replace(whole, causes=((whole.variance, _cautious_degrees(joined)),))
 
 
@@ -286,7 +282,6 @@ def _shared_variances(parts: Sequence[tuple[float, float]]) -> list[tuple[float,
     return [((v * (d + 1) * d + common * SHARED_DEGREES) / (d + SHARED_DEGREES) / (d + 1), d) for v, d in parts]
 
 
-@functools.lru_cache(maxsize=100_000)  # a report asks for each ratio in its tables, its answer and its calculator
 def ratio_of_estimates(a: Estimate, b: Estimate, level: float = LEVEL) -> Interval:
     """Return mean(a) / mean(b), with the interval of the difference of their logarithms.
 
@@ -295,7 +290,7 @@ def ratio_of_estimates(a: Estimate, b: Estimate, level: float = LEVEL) -> Interv
         b: Above 0.
         level: Probability of covering the true ratio.
     """
-    return sum_of_estimates([a.logarithm, b.logarithm.times(-1)]).exponential(level)
+    return difference_of(a.logarithm, b.logarithm).exponential(level)
 
 
 MAX_EXPONENT = 700.0

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from results.compare.comparison import compare_pair, efficiencies
-from results.compare.means import geometric_mean
+from results.compare.comparison import compare_pair, efficiencies, mean_ratio
 from results.schema import Case
 from results.table.columns import Software
 from results.table.fleets import FleetRate
@@ -233,7 +232,7 @@ def covered(design: Design, draws: int, seed: int = 20261122) -> dict[str, list[
         intervals = [
             (a[0].interval, truth.mean),
             (found[0].ratio, truth.ratio),
-            (geometric_mean(found), truth.ratio),
+            (mean_ratio(found), truth.ratio),
             *((efficiency.ratio, EFFICIENCY) for efficiency in efficiencies(scaled)),
         ]
         for name, (interval, value) in zip(COLUMNS, intervals, strict=False):

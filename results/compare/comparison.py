@@ -10,12 +10,13 @@ of a fleet with itself on one GPU.
 from __future__ import annotations
 
 import enum
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from results.compare.decide import THRESHOLD
-from results.stats import Interval, Nested, estimate, ratio_of_estimates
+from results.stats import Estimate, Interval, Nested, difference_of, estimate, estimate_of_runs, levels_of
 from results.table.columns import SOFTWARE_COLUMNS, Software
 from results.table.comparable import CLUSTER_COLUMNS, SharedSetting, differences, differing, grouped, match, setting_of
 from results.table.fleets import FleetRate
@@ -159,12 +160,56 @@ def compare_pair(a: FleetRate, b: FleetRate) -> Comparison:
     if a.fleet == b.fleet and shared and _same_machines(a, b):
         a, b = (side.only(shared, "not on both sides") for side in (a, b))
     found = Comparison(a, b, differs=match(a, b)[1])
-    if a.of_fleet and found.paired:
-        return replace(found, ratio=estimate([*log_ratios(a, b).values()], "hosts").exponential())
-    if a.estimate and b.estimate:
-        return replace(found, ratio=ratio_of_estimates(a.estimate, b.estimate))
+    if ratio := mean_ratio([found]):
+        return replace(found, ratio=ratio)
     assert a.mean is not None and b.mean is not None, "callers check `rates` first"
     return replace(found, ratio=Interval(a.mean / b.mean), reason="fewer than 2 repeats on a side: no interval")
+
+
+def mean_ratio(pairs: Sequence[Comparison]) -> Interval | None:
+    """Return the geometric mean of the ratios of pairs, of a single one its ratio, with its interval.
+
+    Cases measured on the same hosts are correlated; so are cases of one host measured in the same run or round.
+    Therefore logarithms are first averaged over the cases within each host, run or round, with missing cases imputed.
+    Pairs of the same hosts are compared host by host.
+
+    Args:
+        pairs: Comparable sides with a number.
+
+    Returns:
+        None: a side has fewer than two values, or its hosts share too few cases.
+
+    Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
+    """
+    if all(item.paired for item in pairs):
+        hosts = levels_of([log_ratios(item.a, item.b) for item in pairs])
+        if hosts is not None:
+            return estimate([*hosts.values()], "hosts").exponential()
+    a, b = (_mean_logarithm(side) for side in zip(*((item.a, item.b) for item in pairs), strict=True))
+    return difference_of(a, b).exponential() if a and b else None
+
+
+def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
+    """Estimate the mean over cases of the logarithm of throughput, from its hosts, or the runs and rounds of one."""
+    if len(rates) == 1:
+        return rates[0].estimate and rates[0].estimate.logarithm
+    if len({host for rate in rates for host in rate.rates}) > 1:
+        hosts = levels_of([rate.log_means for rate in rates])
+        return estimate([*hosts.values()], "hosts") if hosts else None
+    levels = levels_of([_by_round(rate) for rate in rates]) or {}
+    runs = grouped((run, level) for (run, _), level in levels.items())
+    return estimate_of_runs([*runs.values()]) if runs else None
+
+
+def _by_round(rate: FleetRate) -> dict[tuple[str, float], float]:
+    """Return the logarithm of one host's throughput by run and round, to first order around the mean of all runs."""
+    ((host, runs),) = rate.rates.items()
+    mean = rate.host_means[host]
+    return {
+        (run, number): math.log(mean) + value / mean - 1
+        for run, of_run in runs.items()
+        for number, value in zip(rate.rounds[host][run], of_run, strict=True)
+    }
 
 
 def _compared(left: Sequence[FleetRate], right: Sequence[FleetRate]) -> Comparison:

@@ -5,13 +5,12 @@ Training, inference, precisions and numbers of GPUs make different demands on a 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
-from results.compare.comparison import Comparison, Mark, log_ratios
+from results.compare.comparison import Comparison, Mark, log_ratios, mean_ratio
 from results.compare.decide import cheaper
-from results.stats import Estimate, Interval, estimate, estimate_of_runs, levels_of, sum_of_estimates
+from results.stats import Interval
 from results.table.columns import CASE_COLUMNS, COLUMNS, NUMBER, TEXT, Value
 from results.table.comparable import case_labels, differing, grouped, setting_text
 from results.table.fleets import FleetRate, odd_hosts, warned
@@ -32,51 +31,12 @@ def means_of_kinds(found: Sequence[Comparison]) -> dict[str, tuple[Interval, int
     """
     hidden = [name for name in CASE_COLUMNS if name not in KIND_COLUMNS]
     kinds = grouped((setting_text(item.a.case, without=hidden), item) for item in certain(found))
-    return {kind: (mean, len(of)) for kind, of in kinds.items() if (mean := geometric_mean(of)) is not None}
+    return {kind: (mean, len(of)) for kind, of in kinds.items() if (mean := mean_ratio(of)) is not None}
 
 
 def certain(found: Sequence[Comparison]) -> list[Comparison]:
     """Return the comparisons whose ratio has an interval."""
     return [item for item in found if item.ratio and item.ratio.known]
-
-
-def geometric_mean(found: Sequence[Comparison]) -> Interval | None:
-    """Return the geometric mean of ratios that have an interval, with its interval; None: too few hosts or cases.
-
-    Cases measured on the same hosts are correlated; so are cases of one host measured in the same run or round.
-    Therefore logarithms are first averaged over the cases within each host, run or round, with missing cases imputed. A
-    single case keeps its own interval.
-
-    Source: Fleming and Wallace, How not to lie with statistics, 1986; interval by the delta method.
-    """
-    if len(found) == 1:
-        return found[0].ratio
-    hosts = levels_of([log_ratios(item.a, item.b) for item in found]) if all(item.paired for item in found) else None
-    if hosts is not None:
-        return estimate([*hosts.values()], "hosts").exponential()
-    left, right = (_mean_logarithm(side) for side in zip(*((item.a, item.b) for item in found), strict=True))
-    return sum_of_estimates([left, right.times(-1)]).exponential() if left and right else None
-
-
-def _mean_logarithm(rates: Sequence[FleetRate]) -> Estimate | None:
-    """Estimate the mean over cases of the logarithm of throughput, from its hosts, or the runs and rounds of one."""
-    if len({host for rate in rates for host in rate.rates}) > 1:
-        hosts = levels_of([rate.log_means for rate in rates])
-        return estimate([*hosts.values()], "hosts") if hosts else None
-    levels = levels_of([_by_round(rate) for rate in rates]) or {}
-    runs = grouped((run, level) for (run, _), level in levels.items())
-    return estimate_of_runs([*runs.values()]) if runs else None
-
-
-def _by_round(rate: FleetRate) -> dict[tuple[str, float], float]:
-    """Return the logarithm of one host's throughput by run and round, to first order around the mean of all runs."""
-    ((host, runs),) = rate.rates.items()
-    mean = rate.host_means[host]
-    return {
-        (run, number): math.log(mean) + value / mean - 1
-        for run, of_run in runs.items()
-        for number, value in zip(rate.rounds[host][run], of_run, strict=True)
-    }
 
 
 def answer_lines(
@@ -193,15 +153,14 @@ def unchecked_lines(
         by: Software columns by which cases were paired.
     """
     paired = f", or leave out --by {','.join(by)} to compare different software" if by else ""
-    again = f"measure it again with the same settings{paired}"
-    places = [(rate, f"not measured on the other side; {again}") for rate in missing if rate.rates]
+    again = f"measure both sides with the same tfbench and settings, at least 2 repeats{paired}"
+    places = [(rate, "not measured on the other side") for rate in missing if rate.rates]
     for item in found:
-        if item.mark is Mark.UNKNOWN:
-            places.append((item.b, f"{item.reason}; measure at least 2 repeats on each side"))
-        elif item.mark is Mark.NOT_COMPARABLE and (item.b.rates or not item.b.failures):  # several softwares: neither
-            places.append((item.b, f"{item.reason}; measure both sides with the same tfbench"))
+        tried = item.b.rates or not item.b.failures  # of several softwares: neither
+        if item.mark is Mark.UNKNOWN or (item.mark is Mark.NOT_COMPARABLE and tried):
+            places.append((item.b, item.reason))
     labels = case_labels([*(item.b.case for item in found), *(rate.case for rate in missing)])
-    return [f"{rate.fleet}, {labels[rate.case]}: {what}" for rate, what in places]
+    return [f"{rate.fleet}, {labels[rate.case]}: {why}; {again}" for rate, why in places]
 
 
 COMPARISON_COLUMNS: dict[str, str] = {

@@ -265,20 +265,15 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], rates: Sequence[F
         for path in files
         for offer in read_prices(path)
     ]
-    of_run: dict[tuple[str, str], Offer] = {}
-    for rate in rates:
-        gpu = gpus[rate.fleet, rate.case.device]
-        for host, usd in rate.prices.items():
-            of_run[rate.fleet, host] = Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,))
-    run = [(fleet, offer) for (fleet, _), offer in of_run.items()]
+    run = dict.fromkeys(
+        (rate.fleet, Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,)))
+        for rate, gpu in ((rate, gpus[rate.fleet, rate.case.device]) for rate in rates)
+        for host, usd in rate.prices.items()
+    )
     return [*by_name([*typed, *read]), *run, *by_name(known_prices())]
 
 
-FleetGpus = Mapping[tuple[str, Device], str]
-"""What each fleet trains on, by device."""
-
-
-def gpus_of_fleets(rates: Sequence[FleetRate]) -> FleetGpus:
+def gpus_of_fleets(rates: Sequence[FleetRate]) -> Mapping[tuple[str, Device], str]:
     """Return what each fleet trains on, by device: the recorded GPU or processor; an unknown GPU keeps its name.
 
     The name of a fleet counts only if nothing was recorded, because all its repeats failed early.

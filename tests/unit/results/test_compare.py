@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy
 
-from results.compare.comparison import Mark, compare, efficiencies, mark_of, regressions, unmatched
-from results.compare.means import answer_lines, geometric_mean, means_of_kinds, unchecked_lines, unknown_line
+from results.compare.comparison import Mark, compare, efficiencies, mark_of, mean_ratio, regressions, unmatched
+from results.compare.means import answer_lines, means_of_kinds, unchecked_lines, unknown_line
 from results.report.comparison import compare_grid, scaling_grid
 from results.report.tables import results_grid, wide_grids
 from results.runs.reading import from_json
@@ -79,7 +79,7 @@ def test_other_software_and_cases_of_one_side_are_named():
 
 
 @pytest.mark.parametrize(("runs", "repeats_of_run"), [(1, 5), (5, 1), (5, 2)])
-def test_the_geometric_mean_is_uncertain_by_what_rounds_or_runs_differ(runs, repeats_of_run):
+def test_the_mean_ratio_is_uncertain_by_what_rounds_or_runs_differ(runs, repeats_of_run):
     """Cases of a round run next to each other: as independent values they would look √3 times as certain."""
     random = np.random.default_rng(3)
     groups = 0.02 * random.standard_normal(5)
@@ -90,7 +90,7 @@ def test_the_geometric_mean_is_uncertain_by_what_rounds_or_runs_differ(runs, rep
         relative.append(values.reshape(5, -1).mean(axis=1) / values.mean())
         for number, of_run in enumerate(values):
             records += both(of_run, [100.0] * len(of_run), case=make_case(model), run_id=str(number))
-    mean = geometric_mean(compared(*records))
+    mean = mean_ratio(compared(*records))
     half = scipy.stats.t.ppf(0.975, 4) * scipy.stats.sem(np.mean(relative, axis=0))
     assert mean.high / mean.value == pytest.approx(math.exp(half), rel=1e-4)
 
@@ -99,8 +99,8 @@ def test_a_round_that_one_case_lacks_is_still_the_same_round_of_the_others():
     first, second = (both([100.0, 90.0, 101.0], [50.0] * 3, case=make_case(m)) for m in ("resnet50", "vgg16"))
     a, b = sides(*first, *second[:1], *second[2:])  # the slow round of one case failed
     assert [rate.rounds["node-a"]["run-1"] for rate in a] == [[1, 2, 3], [1, 3]]
-    whole = geometric_mean(compared(*first, *second))
-    assert geometric_mean(compare(a, b)).half_width == pytest.approx(whole.half_width, rel=0.15)
+    whole = mean_ratio(compared(*first, *second))
+    assert mean_ratio(compare(a, b)).half_width == pytest.approx(whole.half_width, rel=0.15)
 
 
 def test_regressions_are_losses_beyond_the_tolerance_and_new_failures():

@@ -93,7 +93,7 @@ def test_degrees_of_freedom_follow_from_variances(variances, degrees, used):
     expected = used(np.array(variances), np.array(degrees))
     satterthwaite = expected.sum() ** 2 / (expected**2 / degrees).sum()
     parts = [stats.Estimate(1.0, (cause,)) for cause in zip(variances, degrees, strict=True)]
-    found = stats.sum_of_estimates(parts)
+    found = stats.difference_of(*parts)
     assert found.degrees_of_freedom == pytest.approx(2 + 0.7 * (satterthwaite - 2))
     assert found.variance == pytest.approx(sum(variances))
 
@@ -107,4 +107,4 @@ def test_degrees_of_freedom_follow_from_variances(variances, degrees, used):
 )
 def test_degrees_of_freedom_are_cautious_where_variances_are_not_shared(variances, degrees, found):
     parts = [stats.Estimate(1.0, (cause,)) for cause in zip(variances, degrees, strict=True)]
-    assert stats.sum_of_estimates(parts).degrees_of_freedom == pytest.approx(found, rel=1e-3)
+    assert stats.difference_of(*parts).degrees_of_freedom == pytest.approx(found, rel=1e-3)
