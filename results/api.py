@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from results.compare.comparison import compare, fleets_of
-from results.compare.means import COMPARISON_COLUMNS, comparison_rows, ends
+from results.compare.summary import COMPARISON_COLUMNS, comparison_rows, ends
 from results.errors import BadQuestion, UnknownFleet
 from results.errors import UserError as UserError
 from results.recommend.answer import advise

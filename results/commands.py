@@ -192,7 +192,7 @@ def compare(
     Example: compare a5000 a4000
     """
     from results.compare.comparison import compare, regressions, unmatched
-    from results.compare.means import answer_lines, comparison_rows, lost_lines, unchecked_lines, unknown_line
+    from results.compare.summary import answer_lines, comparison_rows, lost_lines, unchecked_lines, unknown_line
     from results.report.comparison import compare_grid, scaling_grid
 
     pairs, by, unread = _sides(names, baseline, by, apart=["driver", "launcher"] if strict else by)

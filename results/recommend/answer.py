@@ -33,7 +33,7 @@ from results.recommend.prediction import predict
 from results.reference import all_published, read_rows
 from results.reference.gpus import UNSUPPORTED, specifications
 from results.reference.networks import published_names
-from results.reference.prices import FROM_RUN, Prices
+from results.reference.prices import FROM_RUN, Offer
 from results.schema import Precision
 from results.stats import Interval
 from results.table.columns import NO_ORIGIN
@@ -90,7 +90,7 @@ def advise(
     return advices, [*left_out, *unused_prices(advices, prices)]
 
 
-def answers(question: RentalQuestion, rates: Rates, prices: Prices) -> list[Advice]:
+def answers(question: RentalQuestion, rates: Rates, prices: Sequence[Offer]) -> list[Advice]:
     """Answer a question, once for each setting.
 
     Measured settings come first, then the figures that this project measured, then published ones. Each follows only if
@@ -335,7 +335,7 @@ def _with_predictions(advice: Advice) -> list[RentalOption]:
     question = advice.question
     options = {option.key: option for option in advice.options}
     if not question.gpus and (question.budget or question.memory):
-        named = dict.fromkeys(gpu for gpu, _ in question.prices if gpu in specifications())
+        named = dict.fromkeys(gpu for offer in question.prices for gpu in offer.gpus if gpu in specifications())
         added = [option_of(question, key, {"note": "no figure"}) for key in itertools.product(named, question.counts)]
         options = {option.key: option for option in added if not option.misfit} | options
     source = advice.setting.split(":")[0]

@@ -17,7 +17,7 @@ from results.compare.comparison import fleets_of
 from results.errors import BadQuestion
 from results.reference.gpus import UNSUPPORTED, counted_gpu, gpu_key, gpus_named, memory_of, unknown_gpu
 from results.reference.networks import model_key, network_names, published_names, unknown_network
-from results.reference.prices import FROM_RUN, YOURS, Offer, Prices, known_prices, positive_number, read_prices, span
+from results.reference.prices import FROM_RUN, YOURS, Offer, known_prices, positive_number, read_prices, span
 from results.schema import Case, Device, Mode, Precision
 from results.stats import Interval
 from results.table.columns import Software
@@ -67,7 +67,7 @@ class RentalQuestion:
     gpus: tuple[GpuCount, ...] = ()
     families: tuple[tuple[GpuCount, ...], ...] = ()
     counts: tuple[int, ...] = (1,)
-    prices: Prices = field(default=(), compare=False, repr=False)
+    prices: Sequence[Offer] = field(default=(), compare=False, repr=False)
 
     def covers(self, case: Case) -> bool:
         """Return whether a case is of this network, precision and mode, on one host with its usual all-reduce."""
@@ -247,7 +247,7 @@ class Advice:
         return [option for option in self.options if not option.excluded]
 
 
-def asked_prices(inline: Sequence[str], files: Sequence[Path], rates: Sequence[FleetRate] = ()) -> Prices:
+def asked_prices(inline: Sequence[str], files: Sequence[Path], rates: Sequence[FleetRate] = ()) -> list[Offer]:
     """Return the prices to use.
 
     Args:
@@ -266,11 +266,11 @@ def asked_prices(inline: Sequence[str], files: Sequence[Path], rates: Sequence[F
         for offer in read_prices(path)
     ]
     run = dict.fromkeys(
-        (rate.fleet, Offer(gpu, usd, provider=host, origin=FROM_RUN, gpus=(gpu,)))
-        for rate, gpu in ((rate, gpus[rate.fleet, rate.case.device]) for rate in rates)
+        Offer(gpus[rate.fleet, rate.case.device], usd, provider=host, origin=FROM_RUN, gpus=(rate.fleet,))
+        for rate in rates
         for host, usd in rate.prices.items()
     )
-    return [*by_name([*typed, *read]), *run, *by_name(known_prices())]
+    return [*typed, *read, *run, *known_prices()]
 
 
 def gpus_of_fleets(rates: Sequence[FleetRate]) -> Mapping[tuple[str, Device], str]:
@@ -301,11 +301,6 @@ def _typed(text: str, fleets: Collection[str]) -> Offer:
     return Offer(gpus[0] if len(gpus) == 1 else name, value, origin=YOURS, source=TYPED, gpus=gpus)
 
 
-def by_name(offers: Iterable[Offer]) -> Prices:
-    """Return offers with each GPU or fleet that they are for."""
-    return [(name, offer) for offer in offers for name in offer.gpus or ("",)]
-
-
 def option_of(question: RentalQuestion, key: GpuCount, figure: Mapping[str, Any], fleet: str = "") -> RentalOption:
     """Return an option with the prices that count, of hosts with enough GPUs.
 
@@ -320,9 +315,9 @@ def option_of(question: RentalQuestion, key: GpuCount, figure: Mapping[str, Any]
     gpu, count = key
     subject = fleet or gpu
     ranked = grouped(
-        ((ORIGINS.index(offer.origin), offer.source != TYPED, name != subject, len(offer.gpus)), offer)
-        for name, offer in question.prices
-        if name in (subject, gpu)
+        ((ORIGINS.index(offer.origin), offer.source != TYPED, subject not in offer.gpus, len(offer.gpus)), offer)
+        for offer in question.prices
+        if {subject, gpu} & {*offer.gpus}
     )
     exact = ranked[min(ranked)] if ranked else []
     exact = [offer for offer in exact if offer.source == TYPED][:1] or exact
@@ -338,9 +333,9 @@ def option_of(question: RentalQuestion, key: GpuCount, figure: Mapping[str, Any]
     return RentalOption(question, subject, gpu, count, offers=offers, lowest=lowest, **figure)
 
 
-def unused_prices(advices: Sequence[Advice], prices: Prices) -> list[str]:
+def unused_prices(advices: Sequence[Advice], prices: Sequence[Offer]) -> list[str]:
     """Return a line for each reason why some of the user's prices are in no answer."""
-    given = dict.fromkeys(offer for _, offer in prices if offer.origin == YOURS)
+    given = dict.fromkeys(offer for offer in prices if offer.origin == YOURS)
     options = [option for advice in advices for option in advice.options]
     used = {offer for option in options for offer in option.offers}
     lines = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,6 @@ class Offer:
         """Return the hourly price of a job with `count` GPUs, renting a whole host; 0: it has fewer GPUs."""
         gpus = self.gpus_per_host or count
         return gpus * self.usd_per_gpu_hour if gpus >= count else 0.0
-
-
-Prices = Sequence[tuple[str, Offer]]
-"""Offers with each GPU or fleet that they are for; without a name those of unknown GPUs."""
 
 
 def known_prices() -> list[Offer]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from results.compare.comparison import CEILING, SIGNS, Comparison, compare, efficiencies, mark_of
-from results.compare.means import certain, means_of_kinds
+from results.compare.summary import certain, means_of_kinds
 from results.stats import LEVEL, ratio_of_estimates
 from results.table.columns import identity_text
 from results.table.comparable import CLUSTER_COLUMNS, case_labels, cluster_name, cluster_names, grouped

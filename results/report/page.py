@@ -19,7 +19,7 @@ import jinja2
 
 from results.compare.comparison import fleets_of
 from results.compare.decide import price_limits
-from results.compare.means import answer_lines, ends, unknown_line
+from results.compare.summary import answer_lines, ends, unknown_line
 from results.program import started_as_tfbench
 from results.recommend.answer import advise
 from results.recommend.options import Advice, measured_questions

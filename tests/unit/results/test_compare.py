@@ -9,7 +9,7 @@ import pytest
 import scipy
 
 from results.compare.comparison import Mark, compare, efficiencies, mark_of, mean_ratio, regressions, unmatched
-from results.compare.means import answer_lines, means_of_kinds, unchecked_lines, unknown_line
+from results.compare.summary import answer_lines, means_of_kinds, unchecked_lines, unknown_line
 from results.report.comparison import compare_grid, scaling_grid
 from results.report.tables import results_grid, wide_grids
 from results.runs.reading import from_json

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 import results.__main__ as program
 from results import read_runs
 from results.recommend.answer import answers
-from results.recommend.options import Basis, RentalQuestion, by_name
+from results.recommend.options import Basis, RentalQuestion
 from results.recommend.prediction import KINDS, predict, published_observations
 from results.reference.prices import YOURS, Offer
 from studies import predict_held_out
@@ -67,7 +67,7 @@ def two_fleets(**changes):
 
 def ask(records, offers=(), **question):
     asked = RentalQuestion(**{"network": "resnet50", "precision": "fp16"} | question)
-    return answers(asked, rates_of(*records), by_name(offers))
+    return answers(asked, rates_of(*records), offers)
 
 
 def test_every_gpu_that_was_asked_for_is_in_the_answer():
