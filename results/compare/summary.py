@@ -153,14 +153,15 @@ def unchecked_lines(
         by: Software columns by which cases were paired.
     """
     paired = f", or leave out --by {','.join(by)} to compare different software" if by else ""
-    again = f"measure both sides with the same tfbench and settings, at least 2 repeats{paired}"
-    places = [(rate, "not measured on the other side") for rate in missing if rate.rates]
+    again = f"measure it again with the same settings{paired}"
+    places = [(rate, f"not measured on the other side; {again}") for rate in missing if rate.rates]
     for item in found:
-        tried = item.b.rates or not item.b.failures  # of several softwares: neither
-        if item.mark is Mark.UNKNOWN or (item.mark is Mark.NOT_COMPARABLE and tried):
-            places.append((item.b, item.reason))
+        if item.mark is Mark.UNKNOWN:
+            places.append((item.b, f"{item.reason}; measure at least 2 repeats on each side"))
+        elif item.mark is Mark.NOT_COMPARABLE and (item.b.rates or not item.b.failures):  # several softwares: neither
+            places.append((item.b, f"{item.reason}; measure both sides with the same tfbench"))
     labels = case_labels([*(item.b.case for item in found), *(rate.case for rate in missing)])
-    return [f"{rate.fleet}, {labels[rate.case]}: {why}; {again}" for rate, why in places]
+    return [f"{rate.fleet}, {labels[rate.case]}: {what}" for rate, what in places]
 
 
 COMPARISON_COLUMNS: dict[str, str] = {
