@@ -105,7 +105,7 @@ def answers(question: RentalQuestion, rates: Rates, prices: Sequence[Offer]) -> 
     advices = _measured(question, rates)
     hints = _other_flags(question, rates, {option.subject for advice in advices for option in advice.options})
     if question.mode != "infer":
-        advices += _of_others(question, advices)
+        advices = _with_others(question, advices)
         if not any(option.samples_per_second for advice in advices for option in advice.options):
             hints += _other_precisions(question)
     elif not advices:
@@ -169,19 +169,17 @@ def _of_run(rate: FleetRate) -> dict[str, Any]:
     }
 
 
-def _of_others(question: RentalQuestion, measured: Sequence[Advice]) -> list[Advice]:
-    """Return the figures of others that the answer needs in addition to those of the run."""
-    options = [option for advice in measured for option in advice.options]
-    known = {option.key for option in options if option.samples_per_second}
-    failed = {option.key: option.note for option in options if option.failed and option.key not in known}
+def _with_others(question: RentalQuestion, measured: Sequence[Advice]) -> list[Advice]:
+    """Add the figures of others that the answer needs in addition to those of the run."""
     families = question.families or [(key,) for key in question.gpus]
-    advices: list[Advice] = []
+    advices = [*measured]
     for basis in (Basis.PROJECT, Basis.PUBLISHED):
+        options = [option for advice in advices for option in advice.options]
+        known = {option.key for option in options if option.samples_per_second}
+        failed = {option.key: option.note for option in options if option.failed and option.key not in known}
         unanswered = any(known.isdisjoint(family) and not failed.keys() >= {*family} for family in families)
-        if unanswered or not (options or (families and advices)):
-            advice = _of_basis(question, basis, failed)
-            advices += [advice] if advice else []
-            known |= {option.key for option in (advice.options if advice else ()) if option.samples_per_second}
+        if unanswered or not (measured or (families and advices)):
+            advices += _of_basis(question, basis, failed)
     return advices
 
 
@@ -207,8 +205,8 @@ def _figures_of(question: RentalQuestion, basis: Basis) -> list[RentalOption]:
     return sorted(options.values(), key=lambda option: (option.setting, option.network), reverse=True)
 
 
-def _of_basis(question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, str]) -> Advice | None:
-    """Return the setting with the most of the GPUs, then the others; None: this project measured nothing of use.
+def _of_basis(question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, str]) -> list[Advice]:
+    """Return the setting with the most of the GPUs, then the others; nothing if this project measured nothing of use.
 
     Args:
         question: The question.
@@ -219,7 +217,7 @@ def _of_basis(question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, 
     wanted = [option for option in figures if question.wants(option.key) and option.key not in failed]
     able = [option for option in wanted if not option.unmet]
     if basis is Basis.PROJECT and not (wanted if question.gpus else able):
-        return None
+        return []
     pool = able or wanted or figures
     sizes = Counter((option.network, option.setting) for option in pool)
     of_network = Counter(network for network, _ in {(option.network, option.key) for option in pool})
@@ -237,7 +235,7 @@ def _of_basis(question: RentalQuestion, basis: Basis, failed: Mapping[GpuCount, 
             notes = (OTHER_NOTE,)
         else:
             options[key] = option_of(question, key, {"note": failed.get(key, note), "failed": key in failed})
-    return Advice(question, basis, "training", network, tuple(options.values()), setting, notes)
+    return [Advice(question, basis, "training", network, tuple(options.values()), setting, notes)]
 
 
 def _published(row: Mapping[str, str]) -> dict[str, Any]:

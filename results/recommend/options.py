@@ -335,11 +335,11 @@ def option_of(question: RentalQuestion, key: GpuCount, figure: Mapping[str, Any]
 
 def unused_prices(advices: Sequence[Advice], prices: Sequence[Offer]) -> list[str]:
     """Return a line for each reason why some of the user's prices are in no answer."""
-    given = dict.fromkeys(offer for offer in prices if offer.origin == YOURS)
     options = [option for advice in advices for option in advice.options]
     used = {offer for option in options for offer in option.offers}
+    unused = dict.fromkeys(offer for offer in prices if offer.origin == YOURS and offer not in used)
     lines = []
-    for reason, offers in grouped((_unused(offer, options), offer) for offer in given if offer not in used).items():
+    for reason, offers in grouped((_unused(offer, options), offer) for offer in unused).items():
         usd = grouped((offer.gpu, offer.usd_per_gpu_hour) for offer in offers)
         named = ", ".join(f"{span(values)} USD for {name}" for name, values in usd.items())
         lines.append(f"price not used: {named}: {reason}")
