@@ -35,16 +35,15 @@ def all_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
     if brief and merged.rows and not merged.devices and not any(row.repeats_ok for row in merged.rows):
         return [Grid("No repeat gave a number", [], [], failure_lines(merged.rows))]
     ratios = [] if brief else ratio_grids(fleet_pairs(merged.rates))
-    grids = [*result_grids(merged, brief=brief), *wide_grids(merged, brief=brief), *ratios]
-    scaling = scaling_grid(merged.rates)
-    return grids if scaling is None else [*grids, scaling]
+    grids = [*result_grids(merged, brief=brief), *wide_grids(merged, brief=brief), *ratios, scaling_grid(merged.rates)]
+    return list(filter(None, grids))
 
 
 def result_grids(merged: Merged, *, brief: bool = False) -> list[Grid]:
     """Return the non-empty ones of the tables of cases and of devices."""
     devices = device_grid(merged.devices)
-    cases = [results_grid(merged, brief=brief)] if merged.rows or devices is None else []
-    return [*cases, *([devices] if devices else [])]
+    cases = results_grid(merged, brief=brief) if merged.rows or devices is None else None
+    return list(filter(None, (cases, devices)))
 
 
 _HEADED = {"model", "precision", "batch_per_gpu", "num_gpus", "num_hosts", "communication", "all_reduce", "deep_check"}

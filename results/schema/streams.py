@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -50,24 +50,21 @@ class LastingStream:
 
     def write(self, text: str) -> int:
         """Write text; see `typing.TextIO.write`."""
-        with self._giving_up():
-            self._stream.write(text)
+        self._pass_on(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
         """Flush the stream; see `typing.TextIO.flush`."""
-        with self._giving_up():
-            self._stream.flush()
+        self._pass_on(self._stream.flush)
 
     def __getattr__(self, name: str) -> object:
         """Delegate all other attributes to the stream."""
         return getattr(self._stream, name)
 
-    @contextlib.contextmanager
-    def _giving_up(self) -> Iterator[None]:
+    def _pass_on(self, act: Callable[..., object], *arguments: object) -> None:
         """On an error redirect the descriptor to `os.devnull`, for output of Python and of child processes."""
         try:
-            yield
+            act(*arguments)
         except self._errors as error:
             self.lost = self.lost or error
             with contextlib.suppress(OSError, ValueError):
