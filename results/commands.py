@@ -385,6 +385,8 @@ def gpus(
     names: Annotated[
         list[str], flag("e.g. A4000 A5000; a family, e.g. A100, means all of it", metavar="GPU", nargs="+")
     ],
+    *,
+    format: TextOrJSON = "text",
 ) -> int:
     """Compare the specifications of GPUs.
 
@@ -393,6 +395,9 @@ def gpus(
     from results.reference import gpu_comparison
 
     found = gpu_comparison.named_gpus(names)
+    if format == "json":
+        print_json(gpu_comparison.comparison_document(found))
+        return ExitCode.OK
     figures, *sentences = gpu_comparison.gpu_grids(found)
     print_parts("text", gpu_comparison.comparison_lines(found), figures)
     for grid in sentences:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from results.errors import BadQuestion
 from results.reference import names, read_rows
@@ -26,15 +26,31 @@ def named_gpus(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(gpu for name in listed for gpu in specified_gpus(name)))
 
 
+def figures_of(gpus: Sequence[str]) -> dict[str, list[Mapping[str, str] | None]]:
+    """Return by quantity the row of `gpu_specs.csv` of each GPU; None: it has none."""
+    found = {quantity: [specification_rows()[gpu].get(quantity) for gpu in gpus] for quantity, _ in names("quantity")}
+    return {quantity: figures for quantity, figures in found.items() if any(figures)}
+
+
+def comparison_document(gpus: Sequence[str]) -> dict[str, object]:
+    """Return the comparison as a JSON object; figures are in the order of `gpus`."""
+    stated, conclusions = contradictions_of(gpus), comparison_lines(gpus)
+    return {"gpus": gpus, "figures": figures_of(gpus), "contradictions": stated, "conclusions": conclusions}
+
+
+def contradictions_of(gpus: Sequence[str]) -> list[dict[str, str]]:
+    """Return contradicting figures of other sources, and why another figure is used."""
+    return [row for row in read_rows("contradictions.csv") if row["gpu"] in gpus]
+
+
 def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
     """Return tables that compare GPUs: figures, and in sentences their sources and contradictions."""
     ratio = [f"{gpus[1]} / {gpus[0]}>"] if len(gpus) == 2 else []
     texts, figures = dict(names("quantity")), []
-    for name, text in texts.items():
-        rows = [specification_rows()[gpu].get(name) for gpu in gpus]
-        if units := [row["unit"].strip("-") for row in rows if row]:
-            values = [row["value"] if row else "-" for row in rows]
-            figures.append([text, units[0], *values, *(_ratio(gpus, name) for _ in ratio)])
+    for name, rows in figures_of(gpus).items():
+        unit = next(row["unit"] for row in rows if row).strip("-")
+        values = [row["value"] if row else "-" for row in rows]
+        figures.append([texts[name], unit, *values, *(_ratio(gpus, name) for _ in ratio)])
     notes = [
         "peaks are dense, by arithmetic: multiprocessors × FLOP per cycle × clock; without sparsity",
         "-: the GPU has none, or the reference has no figure",
@@ -45,7 +61,7 @@ def gpu_grids(gpus: Sequence[str]) -> list[Grid]:
             if quantity in texts:
                 quantities[gpu, row["source"], row["note"]].append(texts[quantity])
     sources = [[gpu, ", ".join(listed), source, note] for (gpu, source, note), listed in quantities.items()]
-    stated = [list(row.values()) for row in read_rows("contradictions.csv") if row["gpu"] in gpus]
+    stated = [list(row.values()) for row in contradictions_of(gpus)]
     grids = [
         Grid("Specifications, not measurements", ["", "unit", *(f"{gpu}>" for gpu in gpus), *ratio], figures, notes),
         Grid("Sources", ["GPU", "figures", "source", "note"], sources),

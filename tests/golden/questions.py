@@ -55,6 +55,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "page-made-up": ("report", "made-up", "--output=page.html"),
     "validate": ("validate", "made-up", "failed", H100),
     "gpus": ("gpus", "A4000", "A5000"),
+    "gpus-json": ("gpus", "A4000", "A5000", "H100", "--format=json"),
     **{f"audit-{kind}": ("audit", str((CASES / "blog_a5000.csv").relative_to(PROJECT)), f"--format={kind}") for kind in ("text", "json", "markdown")},
 }  # fmt: skip
 """What is asked, by the name of the answer's file: arguments of `python -m results`, run in the project's folder."""

@@ -66,6 +66,7 @@ def test_an_interval_longer_on_one_side_has_one_notation_everywhere(runs, capsys
         "show run-1 --format json run-2",
         "recommend run-1 --model resnet50 run-2",
         "export run-1 --format markdown run-2",
+        "gpus A4000 --format json A5000",
     ],
 )
 def test_flags_may_stand_between_names(runs, capsys, arguments):
