@@ -8,8 +8,8 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from results.errors import NotATable
 
@@ -33,8 +33,7 @@ _TYPES = re.compile(r"-{3}|str|bool|cat|[fiu]\d{1,2}|object|float64|int64|text|n
 Texts = Sequence[str]
 
 
-@dataclass(frozen=True)
-class RawTable:
+class RawTable(NamedTuple):
     """One table as texts.
 
     Attributes:

@@ -175,9 +175,6 @@ def gpu_speeds(gpus: tuple[str, ...], precision: str, strict: bool) -> tuple[flo
     return figures.get("memory_bandwidth") or math.nan, peak or math.nan
 
 
-THROUGHPUT = {*KNOWN, "rate"}
-"""Facets of headings of throughputs."""
-
 MOST_GPUS = 4096
 """Largest number in a heading that is a number of GPUs."""
 
@@ -364,9 +361,9 @@ def _other_figure(table: RawTable, heading: str, cells: Sequence[str], facets: F
     units = {"".join(re.findall(r"^[~!\d.,\s]+([a-z×%]+)$", plain(cell).lower())) for cell in numbers}
     if len(units) == 1 and (figure := table_text.other_figure(f"({units.pop()})")):
         return figure
-    if "rest" in facets and not unit and facets.keys() & THROUGHPUT:
-        return f"{facets['rest']!r} is not understood"
-    return None if facets.keys() & THROUGHPUT else ""
+    if not facets.keys() & {*KNOWN, "rate"}:
+        return ""
+    return f"{facets['rest']!r} is not understood" if "rest" in facets and not unit else None
 
 
 def _read(table: RawTable, file_name: str, decimal: str | None, first_row: int) -> Reading:

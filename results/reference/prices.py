@@ -137,10 +137,8 @@ def _offers_of(row: Row, prices: Row, where: str, catalog: str) -> Iterator[Offe
         catalog: Cloud whose SkyPilot catalog it is; empty: none.
     """
     count, name = counted_gpu(row["gpu"])
-    if row["count"]:
-        count = _number(row["count"])
-        if count is None:
-            raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
+    if row["count"] and (count := _number(row["count"])) is None:
+        raise NotATable(f"{where}: the number of GPUs must be a number. Received: {row['count']!r}")
     gpus = gpus_named(SKYPILOT.get(name, name) if catalog else name)
     stated = re.match(r"[\d.]+", row["memory"])
     if memory := _number(stated[0]) if stated else None:
