@@ -271,7 +271,7 @@ def _of_project(row: Mapping[str, str]) -> dict[str, Any]:
 def _other_flags(question: RentalQuestion, rates: Rates, shown: Collection[str]) -> list[str]:
     """Return a hint with the flags for which the runs have figures of fleets without a row, closest first."""
     gpus, wanted = gpus_of_fleets(rates), {gpu for gpu, _ in question.gpus}
-    others = [rate for rate in rates if rate.rates and rate.fleet not in {NO_ORIGIN, *shown}]
+    others = [rate for rate in rates if rate.rates and rate.fleet not in shown]
     others = [rate for rate in others if not wanted or gpus[rate.fleet, rate.case.device] in wanted]
     closest = sorted(
         measured_questions(rate.case for rate in others),
@@ -280,8 +280,10 @@ def _other_flags(question: RentalQuestion, rates: Rates, shown: Collection[str])
     flags = [
         f"--model {of.network} --precision {of.precision} --num-gpus {of.counts[0]} --mode {of.mode}" for of in closest
     ]
-    fleets = enumerated(fleets_of([rate for rate in others if any(other.covers(rate.case) for other in closest)]))
-    return [f"your run has other figures of {fleets}; to use it: {' or '.join(flags)}"] if flags else []
+    others = [rate for rate in others if any(other.covers(rate.case) for other in closest)]
+    fleets = [name for name in fleets_of(others) if name != NO_ORIGIN]
+    about = f"your run has other figures{f' of {enumerated(fleets)}' if fleets else ''}"
+    return [f"{about}; to use it: {' or '.join(flags)}"] if flags else []
 
 
 def _other_precisions(question: RentalQuestion) -> list[str]:
