@@ -1,7 +1,7 @@
 """Merges records into one table.
 
-`columns.py` defines the columns in `COLUMNS`. `merge.py` reads records into a frame and groups it by fleet, host, case
-and software. `fleets.py` combines hosts into `FleetRate`, which all comparisons use, and has the notes on them;
+`columns.py` defines the columns in `COLUMNS`. `merge.py` makes a repeat of each record and groups them by fleet, host,
+case and software. `fleets.py` combines hosts into `FleetRate`, which all comparisons use, and has the notes on them;
 `comparable.py` decides what may be compared.
 
 Start at `merge.merge_records`. A new column is a row of `COLUMNS`.
