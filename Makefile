@@ -27,7 +27,7 @@ COMPILE = $(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes \
 run: $(VENV)/$(BUILD).stamp $(HOSTS) $(VENV)/bin/tfbench  ## Measure this machine and print the table
 	@$(VENV)/bin/tfbench run --hosts $(HOSTS) $(ARGS)
 
-# Six processes on whatever machine: they mostly wait for engines and queues, and train as many at a time as there are cores.
+# Six processes on whatever machine: two train, the others mostly wait for engines and queues.
 SPREAD := --numprocesses=6 --dist=loadscope --no-loadscope-reorder
 # TensorFlow allocates large tensors anew in every step. With small pages, the kernel takes up to a third of the CPU time for them.
 HUGE_PAGES := glibc.malloc.hugetlb=1

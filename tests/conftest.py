@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -22,6 +23,7 @@ from tests.support.engines.processes import missing_requirements, short_folder
 from tests.support.engines.required import skip_without
 from tests.support.engines.servers import Registry, SshHost
 from tests.support.engines.slurm import SlurmCluster, missing_programs
+from tests.support.examples import examples
 
 # Tests run side by side, one per core: threads of linear algebra on top wait for each other, and take five times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -29,6 +31,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Else every process of a session would compile all tests, and rewrite their asserts, anew: 6 s of a processor each.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+hypothesis.settings.register_profile("shared", max_examples=examples(100))
+hypothesis.settings.load_profile("shared")
 
 # Starting Python by way of pyenv takes ten times as long.
 os.environ["PATH"] = f"{Path(sys.executable).resolve().parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -47,16 +52,15 @@ ORDER = (
     ("tests/real/slurm/test_slurm.py::test_one_plan", "faults"),
     ("tests/real/slurm/test_slurm.py", "slurm"),
     ("tests/real/ssh/", "ssh"),
+    *((f"tests/real/training/test_{name}.py", "networks") for name in ("networks", "models", "training")),
+    ("tests/real/training/", "training"),
+    ("tests/unit/tfbench/", "training"),
     ("tests/real/test_w", ""),
-    *(
-        (f"tests/real/training/test_{name}.py", "")
-        for name in ("main", "several_hosts", "networks", "models", "training")
-    ),
     ("tests/real/", ""),
     ("tests/unit/kubernetes/", ""),
 )
-"""Beginnings of tests' names in the order in which processes take them, the longest first, and the
-group that shares what it starts, such as engines. Others come last; one without a name is a group with the rest of its file."""
+"""Beginnings of tests' names in the order in which processes take them, the longest first, and the group that shares what it
+starts or imports, such as engines or TensorFlow. Others come last; one without a name is a group with the rest of its file."""
 
 
 def place(nodeid: str) -> tuple[int, str]:
@@ -64,8 +68,7 @@ def place(nodeid: str) -> tuple[int, str]:
     file = nodeid.partition("::")[0]
     found = ((rank, group) for rank, (start, group) in enumerate(ORDER) if nodeid.startswith(start))
     rank, group = next(found, (len(ORDER), ""))
-    alone = file == "tests/real/training/test_networks.py" or "TFBENCH_TEST_NULL_GPU" in os.environ
-    return rank, group or (nodeid if alone else file)
+    return rank, group or (nodeid if "TFBENCH_TEST_NULL_GPU" in os.environ else file)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,16 +1,14 @@
 """What the tests of `tfbench` share: two logical CPU devices, and a network small enough to train in a test."""
 
-import contextlib
 import gc
 import importlib
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.support import PROJECT, locked
+from tests.support import PROJECT
 from tests.support.patience import patience
 
 
@@ -80,21 +78,6 @@ def two_replicas(tensorflow, monkeypatch):
 def one_replica(tensorflow, monkeypatch):
     monkeypatch.setenv(*QUICK_XLA)
     return tensorflow.distribute.MirroredStrategy(["CPU:0"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def a_core(tmp_path_factory):
-    """Wait until fewer processes train than there are cores: more take a third more CPU time."""
-    folder = (
-        tmp_path_factory.getbasetemp().parent
-        if "PYTEST_XDIST_WORKER" in os.environ
-        else tmp_path_factory.mktemp("cores")
-    )
-    with contextlib.ExitStack() as stack:
-        cores = [stack.enter_context((folder / f"core-{core}.lock").open("w")) for core in os.sched_getaffinity(0)]
-        while not any(map(locked, cores)):
-            time.sleep(0.05)
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What ranks (`ranks.py`) and tests that train find imported: the process that they are forks of imports this module once."""
+"""What forks (`forks.py`) and tests that train find imported: the process that they are forks of imports this module once."""
 
 import os
 import sys

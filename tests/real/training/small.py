@@ -16,7 +16,7 @@ Model = Any
 FEWER = {
     "resnet50_v1.5": {"blocks": (1, 1, 1)},
     "resnet152_v1.5": {"blocks": (1, 2)},
-    "bert_large": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
+    "bert_large": {"layers": 1, "width": 32, "heads": 4, "longest": 32},
     "gpt2_small": {"layers": 2, "width": 32, "heads": 4, "longest": 32},
     "vit_b16": {"layers": 2, "width": 32, "heads": 4},
     "inception_v4": {"blocks": (1, 1, 1)},
@@ -25,11 +25,11 @@ FEWER = {
 
 
 def _resnet50(**arguments) -> Model:
-    """Build the first blocks of each stage of `keras.applications.ResNet50`, at half the width."""
+    """Build the first blocks of the first two stages of `keras.applications.ResNet50`, at half the width."""
     from keras.src.applications.resnet import ResNet, stack_residual_blocks_v1
 
     def stages(x):
-        for number, (width, count) in enumerate(((32, 1), (64, 2), (128, 1), (256, 1)), start=2):
+        for number, (width, count) in enumerate(((32, 1), (64, 2)), start=2):
             x = stack_residual_blocks_v1(x, width, count, stride1=1 if number == 2 else 2, name=f"conv{number}")
         return x
 
@@ -37,10 +37,10 @@ def _resnet50(**arguments) -> Model:
 
 
 def _efficientnet_b0(**arguments) -> Model:
-    """Build the kinds of blocks of `keras.applications.EfficientNetB0` that differ, and two of one that repeats."""
+    """Build the first two kinds of blocks of `keras.applications.EfficientNetB0`, and two of the second; a third has larger kernels."""
     from keras.src.applications.efficientnet import DEFAULT_BLOCKS_ARGS, EfficientNet
 
-    kinds = [{**kind, "repeats": min(2, kind["repeats"])} for kind in DEFAULT_BLOCKS_ARGS[:3]]
+    kinds = [{**kind, "repeats": min(2, kind["repeats"])} for kind in DEFAULT_BLOCKS_ARGS[:2]]
     return EfficientNet(1.0, 1.0, 224, 0.2, blocks_args=kinds, name="efficientnetb0", **arguments)
 
 

@@ -10,7 +10,7 @@ from results.runs.reading import from_json
 from results.schema import BatchNorm, Case, Device, DeviceResult, Mode, Status
 from results.schema.health import GPUFacts
 from results.schema.networks import NETWORKS
-from tests.real.training.conftest import run_tfbench
+from tests.real.training.forks import run_repeat
 from tests.unit.results.factory import make_environment
 from tfbench.failures import CaseFailedError
 from tfbench.findings import Findings
@@ -33,20 +33,17 @@ def quick(peaks, transfers, monkeypatch):
             monkeypatch.setattr(module, name, value)
 
 
-PROGRAM = f"""
-import sys
-from tfbench import __main__ as program
+QUICK = f"""
 from tfbench.roofline import peaks, transfers
 vars(peaks).update({PEAKS})
 vars(transfers).update({TRANSFERS})
-sys.exit(program.main(sys.argv[1:]))
 """
-"""`python -m tfbench` on these sizes."""
+"""Gives a process these sizes."""
 
 
 def test_the_program_names_what_a_cpu_has_and_why_it_lacks_the_rest(tmp_path):
     output = tmp_path / "record.json"
-    done = run_tfbench("--model=device", "--device=cpu", "--num_gpus=2", f"--output={output}", code=PROGRAM)
+    done = run_repeat(tmp_path, "--model=device", "--device=cpu", "--num_gpus=2", f"--output={output}", planted=QUICK)
     assert done.returncode == 0, done.stderr
     record = from_json(output.read_text())
     assert (record.status, record.case.mode, record.measurement) == (Status.OK, Mode.DEVICE, None)

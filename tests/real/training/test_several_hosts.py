@@ -13,7 +13,7 @@ import pytest
 
 from results.runs.reading import from_json
 from results.schema import Status
-from tests.real.training.ranks import start_rank
+from tests.real.training.forks import start_repeat
 from tests.support.engines.processes import free_port, wait_until
 from tests.support.patience import patience
 
@@ -80,7 +80,7 @@ class MultiHostJob:
             config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
             arguments = [*SMALL, f"--num_hosts={count}", *flags, f"--output={self.records[rank]}"]
             small = PLANTED_IN if fault else ()
-            self.processes.append(start_rank(fault, [*small, *arguments], config, self.logs[rank]))
+            self.processes.append(start_repeat(fault, [*small, *arguments], self.logs[rank], TF_CONFIG=config))
 
     def exit_code(self, rank, seconds=400):
         """Return how a rank has ended; a failure where it does not end in time."""

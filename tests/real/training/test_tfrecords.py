@@ -10,7 +10,7 @@ import pytest
 from results.runs.reading import from_json
 from results.schema import Case, Data, Device, Status, Telemetry
 from results.schema.exit_codes import ExitCode
-from tests.real.training.conftest import run_tfbench
+from tests.real.training.forks import run_repeat
 from tests.real.training.tiny import IMAGE_SIZE, TinyNetwork, measure_repeat, tiny_case
 from tests.unit.results.factory import make_environment
 from tfbench import make_dataset
@@ -138,7 +138,7 @@ SMALL = (
 def test_damage_that_shows_only_while_training_is_bad_input_too(copy, tmp_path):
     damage(copy / "train-00001-of-00003")
     output = tmp_path / "record.json"
-    done = run_tfbench(*SMALL, "--num_steps=40", f"--data_dir={copy}", f"--output={output}")
+    done = run_repeat(tmp_path, *SMALL, "--num_steps=40", f"--data_dir={copy}", f"--output={output}")
     record = from_json(output.read_text())
     assert (record.status, done.returncode) == (Status.BAD_INPUT, 3), record.cause
     assert record.measurement is None

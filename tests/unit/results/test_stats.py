@@ -76,7 +76,7 @@ def drawn(variances, degrees):
     return (degrees * own + 2 * (degrees * own).sum() / degrees.sum()) / (degrees + 2) / (degrees + 1)
 
 
-CRITICAL = scipy.stats.f.isf(0.25 / 2, 9, 2)
+CRITICAL = scipy.special.fdtri(9, 2, 1 - 0.25 / 2)
 """Ratio of a variance of 10 values to one of 3 at which the two-sided F test gives 0.25."""
 
 
