@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import ssl
 from collections.abc import Iterator
 from http.cookiejar import DefaultCookiePolicy
@@ -49,6 +50,9 @@ MAX_CONNECTIONS = 32
 
 NEWEST_API = (1, 51)
 """Newest supported version of the engine's API; older engines are addressed with their own."""
+
+KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""TCP keep-alive, so that no NAT or VPN drops an idle link silently: `stop` would be lost with it."""
 
 MAX_QUOTED = 300
 """Maximum length of an engine's message in a cause, in characters."""
@@ -111,15 +115,21 @@ def engine_pool(address: DockerAddress, socket_path: str | None = None) -> urlli
         return LimitedPool("engine", socket_path=path, maxsize=MAX_CONNECTIONS)
     where = urlsplit(f"//{address.target}")
     host, port = where.hostname or "", where.port
+    alive = [(socket.IPPROTO_TCP, getattr(socket, name), n) for name, n in KEEP_ALIVE.items() if hasattr(socket, name)]
+    usual = urllib3.connection.HTTPConnection.default_socket_options
+    options: dict[str, Any] = {
+        "maxsize": MAX_CONNECTIONS,
+        "socket_options": [*usual, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *alive],
+    }
     if address.tls is None:
-        return LimitedPool(host, port, maxsize=MAX_CONNECTIONS)
+        return LimitedPool(host, port, **options)
     ca, certificate, key = address.tls
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies certificate and host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslsocket_class = TLSSocket
     context.load_verify_locations(ca)
     context.load_cert_chain(certificate, key)
-    return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, maxsize=MAX_CONNECTIONS)
+    return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, **options)
 
 
 class EngineClient(APIClient):
