@@ -209,6 +209,7 @@ def test_an_answer_or_a_frame_without_end_is_refused(serve: Serve, monkeypatch: 
 
 
 @pytest.mark.parametrize("piece", [b"0,", b" ", b'"a",'])
+@pytest.mark.slow
 def test_a_message_without_end_takes_no_time_and_no_memory(serve: Serve, piece: bytes):
     """The SDK parses all that has arrived for each piece: minutes in which no other thread runs."""
     begin = chunked(b'{"status": "Downloading", "a": [', end=b"")

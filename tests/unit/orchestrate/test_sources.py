@@ -65,6 +65,7 @@ texts = st.text(max_size=80)
 @settings(max_examples=40, deadline=None)
 @example([("", "", None, "\ufffe")])
 @given(st.lists(st.tuples(texts, texts, st.none() | st.floats(0, 1e6), texts), min_size=1, max_size=6))
+@pytest.mark.slow
 def test_names_and_texts_of_any_kind_make_a_file_that_is_read(tmp_path_factory, described):
     listed = [{"id": 1, "actual_status": status} for *_, status in described]
     for number, (name, gpu, usd, _) in enumerate(described):

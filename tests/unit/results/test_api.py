@@ -130,6 +130,7 @@ def test_the_command_works_in_a_project_with_its_own_package_results(run, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "imported"), [("results/__init__.py", False), ("results/data.csv", True)])
+@pytest.mark.slow
 def test_python_imports_results_where_the_page_says_so(tmp_path, name, imported):
     (tmp_path / "results").mkdir()
     (tmp_path / name).write_text("")

@@ -93,6 +93,7 @@ def test_the_decimal_mark_follows_from_the_column_or_stays_open(column, mark):
     assert decimal_mark(column) == mark
 
 
+@pytest.mark.slow
 def test_every_cell_that_could_not_be_read_is_named_with_its_reason(write, capsys):
     path = write("model,gpus,throughput\nresnet50,1,453\nresnet50,many,892\nresnet50,4,1700-1800\nresnet50,8,n/a\n")
     reading = read_throughputs(path)
@@ -144,6 +145,7 @@ def test_our_own_exports_are_read_whole_and_by_their_mode_and_image_size(write, 
 
 
 @pytest.mark.parametrize("runs", ["*", "*/runs/*", "*-b/runs/h100"])
+@pytest.mark.slow
 def test_what_we_publish_of_our_own_measurements_has_no_finding(write, runs):
     paths = sorted((PROJECT / "results" / "reference" / "measured").rglob(f"{runs}/records/*.json"))
     found = [read_stored(path) for path in paths]
@@ -151,6 +153,7 @@ def test_what_we_publish_of_our_own_measurements_has_no_finding(write, runs):
     assert len(audit.claims) and audit.findings == []
 
 
+@pytest.mark.slow
 def test_a_log_of_one_case_is_read_and_not_compared_row_by_row(write):
     rows = (f"RTX A4000,resnet50,fp16,{410 + number % 7}.{number % 10}" for number in range(1500))
     audit = audit_file(write("\n".join(["gpu,model,precision,images/s", *rows])))
@@ -265,6 +268,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES, max_size=60).map("".join) | st.text(max_size=80))
+@pytest.mark.slow
 def test_no_file_whatever_is_in_it_is_more_than_a_short_message(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "table.txt"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -48,6 +48,7 @@ def claims_of(*cells):
     ]
 
 
+@pytest.mark.slow
 def test_the_blog_is_impossible_in_every_row_as_published_and_as_reference():
     found = audit_file(PUBLISHED).findings
     blog = {number for number, row in enumerate(read_rows("published.csv")) if row["source"].startswith("Spheron")}
@@ -61,6 +62,7 @@ def test_the_blog_is_impossible_in_every_row_as_published_and_as_reference():
     assert exact | {"order_of_networks"} <= {f.rule for f in found if f.severity is Severity.IMPOSSIBLE}
 
 
+@pytest.mark.slow
 def test_no_measured_row_is_above_a_note_but_those_that_their_source_marks():
     found, rows = audit_file(PUBLISHED).findings, read_rows("published.csv")
     above = {row for f in found if f.severity is not Severity.NOTE for row in f.rows}

@@ -275,6 +275,7 @@ DRAWN += ["3 × 3, mixed drivers", "one machine of 9 against 2 hosts that spread
 
 
 @pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say(name):
     """Few draws of `python -m studies.coverage`: three standard errors around 95 %."""
     (design,) = [item for item in coverage.DESIGNS if item.name == name]

@@ -155,7 +155,14 @@ def test_a_name_is_a_gpu_if_nothing_started_and_a_typed_fleet_has_a_price(no_run
     assert rows["a4000"]["gpu"] == "RTX A4000" and rows["new"]["usd_per_hour"] == [0.3, 0.3]
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["about"])
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(question, marks=[pytest.mark.slow] if number % 4 else [])
+        for number, question in enumerate(QUESTIONS)
+    ],
+    ids=lambda question: question["about"],
+)
 def test_a_question_has_its_winner_its_ratio_and_its_words(question, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))
     if "run" in question:
@@ -185,6 +192,7 @@ def held_out():
     return predict_held_out.hold_out(rows, "gpu"), predict_held_out.hold_out(rows, "family")
 
 
+@pytest.mark.slow
 def test_kinds_that_are_predicted_miss_by_what_the_page_states(held_out):
     found = predict_held_out.predicted_kinds(predict_held_out.kind_errors(*held_out), held_out[1])
     assert found == pytest.approx(KINDS, abs=6e-4)

@@ -30,7 +30,7 @@ FROZEN = PROJECT / "tests" / "frozen"
 RUNS = sorted((FROZEN / "runs").iterdir())
 MEASURED = sorted((PROJECT / "results" / "reference" / "measured").glob("**/records/*.json"))
 COMMANDS = {"show": [], "compare": [], "export": ["--format=json"], "report": ["--output=page.html"]}
-MANY = 40
+MANY = 10
 IGNORED = {
     1: {
         *("case.optimizer=lamb", "environment.tf32_observed_in_convolution", "measurement.seed", "measurement.losses"),
@@ -185,6 +185,7 @@ def add_unknown(document: dict[str, Any]) -> None:
     document["telemetry"]["later"] = [[{}]]
 
 
+@pytest.mark.slow
 def test_keys_that_a_newer_version_adds_are_ignored(old_run, capsys):
     spoil(old_run, lambda document: None)
     before = answers(old_run, capsys)

@@ -102,6 +102,7 @@ def is_table(text: str) -> bool:
         (True, (), False, True),
     ],
 )
+@pytest.mark.slow
 def test_a_terminal_gets_a_table_and_a_program_or_file_the_record(tmp_path, terminal, flags, as_table, to_file):
     shown, stdout = pty.openpty() if terminal else os.pipe()
     path = tmp_path / "record.json"

@@ -56,6 +56,7 @@ def observe(fake_driver, scenario, gpus=2):
     return Telemetry(**run(fake_driver, scenario, "-c", OBSERVE, str(gpus))[0])
 
 
+@pytest.mark.slow
 def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
     summed_up, of_each = run(fake_driver, "", "-c", OBSERVE, "2")
     assert of_each == [["idle", 60.0], ["busy, 87% used, 0.0 GB taken", 61.0]], "before the benchmark"
@@ -94,12 +95,14 @@ def test_counters_and_samples_of_two_gpus_are_summed_up(fake_driver):
         ),
     ],
 )
+@pytest.mark.slow
 def test_what_a_driver_does_not_report_is_null_and_the_rest_counts(fake_driver, scenario, gpus, expected):
     seen = observe(fake_driver, scenario, gpus)
     assert {name: getattr(seen, name) for name in expected} == expected
     assert seen.samples >= 20 and (scenario == "lost" or seen.energy_integrated_joules > 0)
 
 
+@pytest.mark.slow
 def test_the_probe_describes_the_gpus_that_are_visible_and_what_they_do(fake_driver):
     facts = run(fake_driver, "shared", "-m", "tfbench.probe", CUDA_VISIBLE_DEVICES="1,0", FAKE_CUDA_ORDER="1,0")
     assert (facts["driver"], facts["cuda_driver"]) == ("550.54.14", "12.4")
@@ -160,6 +163,7 @@ def test_cooling_waits_until_it_is_cold_enough_within_its_limit(readings, most, 
     assert sum(slept) == waited
 
 
+@pytest.mark.slow
 def test_free_memory_is_that_of_the_cases_fullest_gpu(fake_driver, tmp_path):
     program = "from tfbench.machine.nvml import free_gpu_memory_bytes as free; print(free({}) or -1)"
     assert run(fake_driver, "", "-c", program.format(1)) == 15000, "another process may fill GPU 1"
@@ -198,6 +202,7 @@ def ask(driver, *code, **variables):
     return run_python(driver, *(code or ("-c", READ)), **variables)
 
 
+@pytest.mark.slow
 def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
     machine = FakeMachine(gpus=[gpu for gpu in eight_h100(lost=1).gpus if not gpu.mig])
     reported = ask(build(machine, tmp_path / "seven"))
@@ -207,6 +212,7 @@ def test_the_gpus_behind_a_lost_one_keep_their_indices(tmp_path):
     assert reported["health"]["gpu_unusable"] == reported["problems"][0]
 
 
+@pytest.mark.slow
 def test_a_machine_offers_its_whole_gpus_and_names_what_it_excludes(h100s):
     reported = ask(h100s, *PROBE)
     assert [gpu["index"] for gpu in reported["gpus"]] == [0, 1, 2, 4, 5, 7]
@@ -217,6 +223,7 @@ def test_a_machine_offers_its_whole_gpus_and_names_what_it_excludes(h100s):
     ]
 
 
+@pytest.mark.slow
 def test_a_process_gets_the_first_slice_where_nothing_was_chosen(h100s):
     reported = ask(h100s)
     (gpu,), (sample,) = reported["gpus"], reported["samples"]
@@ -229,6 +236,7 @@ def test_a_process_gets_the_first_slice_where_nothing_was_chosen(h100s):
     assert "power and energy are known of the whole GPU only" in reported["health"]["mig_slice"]
 
 
+@pytest.mark.slow
 def test_what_cuda_visible_devices_chooses_is_cudas_answer_to_a_probe_too(h100s):
     reported = ask(h100s, *PROBE, CUDA_VISIBLE_DEVICES="whatever", FAKE_CUDA_ORDER="7,6/1")
     assert [(gpu["index"], gpu["name"].rpartition(" ")[2]) for gpu in reported["gpus"]] == [(7, "HBM3"), (6, "3g.40gb")]
@@ -238,6 +246,7 @@ def test_what_cuda_visible_devices_chooses_is_cudas_answer_to_a_probe_too(h100s)
     assert reported["gpu_problems"] == ["7 of 8 GPUs answer: GPU 3 (0000:3B:00.0) is lost", problem]
 
 
+@pytest.mark.slow
 def test_cudas_own_order_is_that_of_the_case(h100s):
     reported = ask(h100s, FAKE_CUDA_ORDER="7,0,4")
     assert [gpu["index"] for gpu in reported["gpus"]] == [7, 0, 4]
@@ -247,6 +256,7 @@ def test_cudas_own_order_is_that_of_the_case(h100s):
     assert [gpu["name"] for gpu in reported["gpus"]] == ["NVIDIA H100 80GB HBM3 MIG 3g.40gb"]
 
 
+@pytest.mark.slow
 def test_a_display_gpu_that_tensorflow_excludes_is_excluded_here(tmp_path):
     display = FakeGPU(bus_id="0000:01:00.0", uuid=gpu_uuid(0), name="NVIDIA T400", multiprocessors=7)
     smallest = FakeGPU(bus_id="0000:18:00.0", uuid=gpu_uuid(1), multiprocessors=8)
