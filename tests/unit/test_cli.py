@@ -63,6 +63,7 @@ def test_help_lists_every_command_once_in_the_order_of_work():
     assert all(word in text for word in ("samples/s:", "p50 ms:", "CV percent:", "b1:", "1gpu", "w10s50", "min10s"))
 
 
+@pytest.mark.slow
 def test_help_and_version_import_nothing_heavy():
     for line in ("--help", "show --help", "compare --help", "export --help", "validate --help", "--version"):
         code = (
@@ -85,6 +86,7 @@ def test_measure_is_the_module_and_takes_flags_in_both_spellings():
     assert "usage: tfbench doctor" in tfbench("doctor", "--help").stdout
 
 
+@pytest.mark.slow
 def test_a_folder_named_tfbench_in_the_current_folder_is_not_what_measures(tmp_path: Path):
     (tmp_path / "tfbench").mkdir()
     (tmp_path / "tfbench" / "__init__.py").write_text("raise SystemExit('the wrong one')")

@@ -123,6 +123,7 @@ def test_every_run_line_works_is_locked_and_names_what_is_there(step, tmp_path: 
             assert call[-2:] == ["tf-nightly-cpu", "keras-nightly"], "only tomorrow's TensorFlow is new"
 
 
+@pytest.mark.slow
 def test_the_push_step_passes_on_what_attestations_need(tmp_path: Path):
     (push,) = [step for step in steps() if step.name == "Push"]
     ran = execute(push.script, tmp_path / "push")

@@ -59,6 +59,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., KubernetesCluster]]:
 
 
 @pytest.mark.parametrize("tls", ["", "s"])
+@pytest.mark.slow
 def test_an_answer_that_drips_or_has_no_end_ends_at_its_limits(serve, monkeypatch: pytest.MonkeyPatch, tls: str):
     monkeypatch.setattr(api, "WHOLE_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(api, "MAX_ANSWER_BYTES", 1000)

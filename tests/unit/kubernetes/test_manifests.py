@@ -62,6 +62,7 @@ def test_the_role_allows_what_the_launcher_asks_and_nothing_else():
     assert [rule["resources"] for rule in rules["ClusterRole"]] == [["nodes"]]
 
 
+@pytest.mark.slow
 def test_a_pod_has_no_rights_and_openshift_chooses_its_user_alone(some_jobs):
     host, (job,) = some_jobs()
     pod = pod_of(job, host)

@@ -31,6 +31,7 @@ def records_at(ratio):
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("factor", [0.999, 1.001])
+@pytest.mark.slow
 def test_compare_recommend_and_report_decide_at_the_same_price(tmp_path, monkeypatch, capsys, number, factor):
     """Just below and just above both limits; the page's script has the limits themselves, see tests/real/browser."""
     monkeypatch.setenv("TFBENCH_RUNS_DIR", str(tmp_path))

@@ -139,6 +139,7 @@ def test_every_number_and_every_text_of_a_record_has_a_bound():
             from_json(json.dumps(replaced(document, path, value)))
 
 
+@pytest.mark.slow
 def test_a_pipe_a_folder_a_loop_and_a_device_are_named(folder):
     records = folder.path / "records"
     os.mkfifo(records / "pipe.json")
@@ -332,6 +333,7 @@ def fault_of(*line: str) -> str:
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(folders(), st.sampled_from(FUZZED_COMMANDS))
+@pytest.mark.slow
 def test_no_folder_of_records_makes_a_command_crash_or_hang(drawn, command):
     files, names = drawn
     with (

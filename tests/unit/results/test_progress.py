@@ -74,6 +74,7 @@ def test_what_is_no_part_is_left_alone(line):
     assert reader.payload() is None and not reader.begun
 
 
+@pytest.mark.slow
 def test_the_largest_record_fits_into_the_lines_uncompressed_too():
     noise = random.Random(3).randbytes(MAX_RECORD_BYTES)
     assert len(zlib.compress(noise)) > MAX_RECORD_BYTES

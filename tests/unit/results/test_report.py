@@ -138,6 +138,7 @@ def test_a_gpu_without_a_rival_is_not_the_fastest_at_the_given_prices(report_of)
     assert 'together">1.250</span>' in text and 'value="0.3" data-fleet="a4000"' in text
 
 
+@pytest.mark.slow
 def test_a_report_of_48_rates_compares_each_pair_once(report_of):
     environment, noise = make_environment(1), itertools.count()
     records = [

@@ -262,6 +262,7 @@ def test_a_machine_without_tensorflow_is_diagnosed(tmp_path):
     assert "No module named 'tensorflow'" in done.stdout and "fix: install TensorFlow" in done.stdout
 
 
+@pytest.mark.slow
 def test_cuda_that_does_not_start_has_the_remedy_of_its_error(one_gpu):
     variables = {"LD_LIBRARY_PATH": str(one_gpu), "FAKE_CUDA_INIT": "802"}
     facts = driver_from(*ask(["tfbench.doctor.facts"], DRIVER_STAGES, 60.0, **variables))

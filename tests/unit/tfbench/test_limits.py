@@ -186,6 +186,7 @@ print(json.dumps(observer.stop().host_memory_peak_bytes))
 """
 
 
+@pytest.mark.slow
 def test_peak_memory_of_the_host_is_in_bytes():
     done = subprocess.run(
         [sys.executable, "-c", PEAK], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=True
