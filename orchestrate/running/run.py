@@ -91,14 +91,20 @@ async def _work(run: RunContext) -> None:
     entries = {entry.host.place: entry for entry in run.plan.hosts}
     turns = anyio.CapacityLimiter(run.how.max_parallel or math.inf)
     one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
+    ended = {place: anyio.Event() for place in entries}
 
     async def work_alone(machine: Sequence[HostPlace]) -> None:
         async with turns:
             for entry in [entries[place] for place in machine if entries[place].jobs]:
                 own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if not is_done(job)]
                 await Worker(run, [entry], own).work()
+        for place in machine:
+            ended[place].set()
 
     async def work_together(fleet: str) -> None:
+        for place in entries:  # its hosts idle for no other fleet, and no two wait for each other's hosts
+            if place.fleet == fleet or run.how.max_parallel is not None:
+                await ended[place].wait()
         repeats = [repeat for repeat in together if repeat.job.origin.fleet == fleet]
         places = dict.fromkeys(job.place for repeat in repeats for job in repeat.members)
         todo = [repeat for repeat in repeats if not is_done(repeat.job)]
@@ -113,7 +119,6 @@ async def _work(run: RunContext) -> None:
             several = {place for machine in machines for place in machine}
             for machine in (*machines, *([place] for place in entries if place not in several)):
                 tasks.start_soon(work_alone, machine)
-        async with all_or_none() as tasks:  # no two fleets wait for each other's hosts
             for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in together):
                 tasks.start_soon(work_together, fleet)
         run.tasks.cancel_scope.cancel()

@@ -105,6 +105,17 @@ def test_hosts_that_wait_for_others_cost(tmp_path: Path, monkeypatch: pytest.Mon
     assert bench.state.spent_usd() == pytest.approx(2 * 40), "a dollar a second for each"
 
 
+def test_a_fleet_trains_together_while_a_slower_one_still_works(tmp_path: Path):
+    def wait_for_the_others(_: Job) -> None:
+        wait_until(lambda: ("start", together.members[0].id) in bench.machines["a"].calls, "the joint repeat")
+
+    bench = Bench(tmp_path, suite(1), a=FakeHost(), b=FakeHost(), slow=FakeHost(on_follow=wait_for_the_others))
+    bench.hosts[2] = bench.hosts[2].model_copy(update={"fleet": "slow"})
+    bench.plan = bench.make_plan()
+    (together,) = bench.plan.multi_host_jobs
+    assert bench.run() == RunOutcome(ok=4, failed=0, missing=0)
+
+
 def test_only_containers_with_peers_get_a_network_and_only_its_ports(tmp_path: Path):
     bench = Bench(tmp_path, a=FakeHost(), b=FakeHost())
     chief = bench.plan.multi_host_jobs[0].members[0]
