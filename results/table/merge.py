@@ -128,7 +128,13 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
         repeats.append(one)
     rows = _rows([one for one in repeats if not one.device])
     suspects = [f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects]
-    problems = list(dict.fromkeys([*notes.lines(), *doubles, *suspects, *unusual_repeats(rows)]))
+    prices = ((row.place, sorted({f"{usd:g}" for usd in _known(row.measured, "usd")})) for row in rows)
+    several = [
+        f"{place}: prices differ between runs ({', '.join(found)} USD per GPU-hour); the latest is used"
+        for place, found in prices
+        if len(found) > 1
+    ]
+    problems = list(dict.fromkeys([*notes.lines(), *doubles, *suspects, *several, *unusual_repeats(rows)]))
     speeds, others = ([row for row in rows if row.case.all_reduce is trains] for trains in (True, False))
     return Merged(repeats, speeds, others, problems, notes.unread)
 

@@ -117,6 +117,8 @@ def test_runs_of_several_days_share_a_row_and_the_latest_price_is_used():
     (row,) = rows(merged)
     assert (row["runs"], row["repeats"], row["usd_per_gpu_hour"]) == (3, 5, 0.19)
     assert row["last_started_at"] == "2026-11-08T10:00:00Z"
+    (problem,) = merged.problems
+    assert problem == "a4000/node-a: prices differ between runs (0.17, 0.19, 0.25 USD per GPU-hour); the latest is used"
 
 
 @settings(max_examples=examples(40), deadline=None)
