@@ -146,7 +146,7 @@ SINFO = "case $* in *version*) echo slurm 99.1 ;; *) echo 'gpu|n1|8|9|idle|gpu:1
 
 def test_slurm_is_found_as_a_login_finds_it(instance: Rented, tmp_path: Path):
     home = instance.root.parent
-    for name, body in (("sbatch", ":"), ("sinfo", SINFO)):
+    for name, body in (("sbatch", ":"), ("squeue", ":"), ("sinfo", SINFO)):
         write_program(home / "slurm" / "bin" / name, f"#!/bin/sh\n{body}\n")
     (home / ".bash_profile").write_text("export PATH=$HOME/slurm/bin:$PATH\n")
     queue = {"shared_folder": str(home), "container": "none", "project": "/x", "gpus_per_node": 1, **instance.entry()}

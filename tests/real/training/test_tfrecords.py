@@ -157,7 +157,7 @@ def test_a_starved_device_is_limited_by_its_input(two_replicas, folder, monkeypa
 
     def slowly(record, size):
         def sleep(value):
-            time.sleep(0.02)
+            time.sleep(0.1)  # far more than a step on a busy machine
             return value
 
         slow = tf.py_function(sleep, [record], tf.string)
