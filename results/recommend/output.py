@@ -259,6 +259,8 @@ def advice_json(advices: Sequence[Advice], remarks: Sequence[str]) -> str:
 def option_json(option: RentalOption) -> dict[str, Any]:
     """Return an option as plain data, with intervals and prices as pairs."""
     interval = option.interval
+    # A price of the run is for a fleet; what is rented is its GPU.
+    offers = [replace(of, gpus=(of.gpu,)) if of.origin == FROM_RUN else of for of in option.offers]
     return {
         **{name: getattr(option, name) for name in FIELDS},
         "samples_per_second": option.samples_per_second or None,
@@ -266,7 +268,7 @@ def option_json(option: RentalOption) -> dict[str, Any]:
         "interval": [interval.low, interval.high] if interval else None,
         "usd_per_hour": option.usd or None,
         "samples_per_usd": option.samples_per_usd or None,
-        "offers": [dataclasses.asdict(offer) for offer in option.offers],
+        "offers": [dataclasses.asdict(offer) for offer in offers],
     }
 
 
