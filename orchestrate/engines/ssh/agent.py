@@ -24,6 +24,7 @@ import base64
 import contextlib
 import errno
 import fcntl
+import glob
 import importlib.util
 import io
 import json
@@ -247,7 +248,9 @@ def start(request: Request) -> Request:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # until this run is seen to measure, or has failed to start
         if is_alive(state_of(folder) or {}) or any((folder / name).exists() for name in ("exit.json", "record.json")):
             return {"reattached": True}
-        for state in machine.glob(request["states"]):
+        # Unlike `Path.glob` it passes over folders that another run removes at this moment.
+        pattern = str(Path(glob.escape(str(machine)), request["states"]))
+        for state in map(Path, glob.glob(pattern)):  # noqa: PTH207
             other = state.parent.parent.name
             if other != request["run"] and is_alive(read_json(state) or {}):
                 return {"busy": other}
