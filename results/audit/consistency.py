@@ -359,18 +359,16 @@ def _deviations(claims: Sequence[Claim]) -> Iterator[tuple[tuple[str, str], tupl
     """Yield by GPU and precision: a claim, the logarithm by which it is off, and the number of GPUs compared with."""
     known = [claim for claim in claims if not math.isnan(claim.expected() + claim.expected(ieee=True))]
     ladders = by(known, "group", "model", "precision", "strict")
-    fewest = [claim for of in ladders for claim in of if claim.num_gpus == min(each.num_gpus for each in of)]
-    for peers in by(fewest, "software", "num_gpus", "kind"):
+    fewest = [by(sorted(of, key=attrgetter("num_gpus")), "num_gpus")[0] for of in ladders]
+    for peers in by(chain(*fewest), "software", "num_gpus", "kind"):
         # by how much each exceeds its specification: with fp32 as TF32, and IEEE
-        surplus = {
-            claim: [math.log(claim.per_gpu) - claim.expected(ieee=ieee) for ieee in (False, True)] for claim in peers
-        }
-        for claim in peers:
-            others = [peer for peer in peers if peer.gpus != claim.gpus]
-            if others:
-                off = np.subtract(surplus[claim], np.median([surplus[peer] for peer in others], axis=0))
-                gpus = len({peer.gpus for peer in others})
-                yield (claim.gpu_text, claim.precision), (claim, float(min(off, key=abs)), gpus)
+        surpluses = ([math.log(claim.per_gpu) - claim.expected(ieee=ieee) for ieee in (False, True)] for claim in peers)
+        of_gpus = grouped((claim.gpus, (claim, surplus)) for claim, surplus in zip(peers, surpluses, strict=True))
+        for gpus, own in of_gpus.items() if len(of_gpus) > 1 else ():
+            usual = np.median([surplus for of in of_gpus if of != gpus for _, surplus in of_gpus[of]], axis=0)
+            for claim, surplus in own:
+                off = min(np.subtract(surplus, usual), key=abs)
+                yield (claim.gpu_text, claim.precision), (claim, float(off), len(of_gpus) - 1)
 
 
 def _scaling(claims: Sequence[Claim]) -> Iterator[Finding]:
@@ -417,6 +415,8 @@ def _superlinear(claims: Sequence[Claim], doubled: Sequence[Pair]) -> Iterator[F
         doublings = max(1.0, math.log2(many.num_gpus / one.num_gpus)) if one.num_gpus > 1 else 1.0
         limits = (IMPOSSIBLE_EFFICIENCY**doublings, SUSPECT_EFFICIENCY**doublings, CEILING)
         severity = next((severity for severity, most in zip(Severity, limits, strict=True) if efficiency > most), None)
+        if severity is None:
+            continue
         message = (
             f"{many.name}: {many.number} is {above(many.per_gpu / one.per_gpu, CEILING)} of "
             f"{many.num_gpus / one.num_gpus:g} × {one.number} (row {one.row}), more than {CEILING}: this number, "
