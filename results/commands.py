@@ -196,8 +196,7 @@ def compare(
     from results.report.comparison import compare_grid, scaling_grid
 
     pairs, by, unread = _sides(names, baseline, by, apart=["driver", "launcher"] if strict else by)
-    grids, documents, worse = [], [], 0
-    lines, lost, unseen = list[str](), list[str](), list[str]()
+    grids, documents, lines, compared = [], [], list[str](), []
     for a, b in pairs:
         found = compare(a.rates, b.rates, by=by)
         second, here = (f"{b.fleet}, baseline", f"{a.fleet} in the baseline") if baseline else (b.fleet, b.fleet)
@@ -205,9 +204,7 @@ def compare(
         grids.append(compare_grid(found, a.fleet, second, only_a, only_b))
         documents.append({"a": a.fleet, "b": second, "cases": comparison_rows(found)})
         lines += answer_lines(found, by, baseline=bool(baseline)) or [unknown_line(a.fleet, here, found)]
-        worse += len(regressions(found, fail_on or 0.0))
-        lost += [f"failed: {text}" for text in lost_lines(found)]
-        unseen += unchecked_lines(found, only_b, by)
+        compared.append((found, only_b))
     if format == "json":
         print_json({"answers": lines, "comparisons": documents})
     else:
@@ -215,8 +212,9 @@ def compare(
         print_parts(format, lines, *grids, scaling_grid(scaled))
     if fail_on is None:
         return ExitCode.OK
-    warn(lost)
-    if worse:
+    warn([f"failed: {text}" for found, _ in compared for text in lost_lines(found)])
+    unseen = [text for found, only_b in compared for text in unchecked_lines(found, only_b, by)]
+    if worse := sum(len(regressions(found, fail_on)) for found, _ in compared):
         are = "case failed or is" if worse == 1 else "cases failed or are"
         print(f"{worse} {are} slower by more than {fail_on * 100:g} %", file=sys.stderr)
     if unread:

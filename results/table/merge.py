@@ -127,16 +127,14 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
             one.repeat = alone[one.number]
         repeats.append(one)
     rows = _rows([one for one in repeats if not one.device])
-    suspects = [f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects]
-    prices = ((row.place, sorted({f"{usd:g}" for usd in _known(row.measured, "usd")})) for row in rows)
-    several = [
-        f"{place}: prices differ between runs ({', '.join(found)} USD per GPU-hour); the latest is used"
-        for place, found in prices
-        if len(found) > 1
+    prices = [(row.place, ", ".join(f"{usd:g}" for usd in row.prices)) for row in rows if len(row.prices) > 1]
+    problems = [
+        *(f"{row.place}: {row.suspects} suspect, in no mean: {row.cause}" for row in rows if row.suspects),
+        *(f"{place}: prices differ between runs ({usd} USD per GPU-hour); the latest is used" for place, usd in prices),
+        *unusual_repeats(rows),
     ]
-    problems = list(dict.fromkeys([*notes.lines(), *doubles, *suspects, *several, *unusual_repeats(rows)]))
     speeds, others = ([row for row in rows if row.case.all_reduce is trains] for trains in (True, False))
-    return Merged(repeats, speeds, others, problems, notes.unread)
+    return Merged(repeats, speeds, others, list(dict.fromkeys([*notes.lines(), *doubles, *problems])), notes.unread)
 
 
 FEWEST_DISTINCT_STEPS = 3
@@ -238,9 +236,9 @@ def _rows(repeats: Sequence[Repeat]) -> list[Row]:
     return [row for _, row in sorted(rows, key=lambda keyed: (*keyed[0], not keyed[1].repeats_ok))]
 
 
-_EXTRA = ("place", "case", "software", "interval", "suspects", "codes", "over", "measured")
+_EXTRA = ("place", "case", "software", "interval", "suspects", "codes", "over", "measured", "prices")
 """Attributes of a row that are no columns: `codes` are those of its warnings, `over` is what the interval is over,
-`measured` are the repeats with a number."""
+`measured` are the repeats with a number, `prices` are the distinct ones of its repeats."""
 
 _Row = make_dataclass("_Row", (*COLUMNS, *_EXTRA), slots=True)
 
@@ -285,6 +283,7 @@ def _row(repeats: Sequence[Repeat]) -> Row:
         suspects=sum(one.doubt is not None for one in repeats),
         last_started_at=latest[-1].started_at,
         usd_per_gpu_hour=prices[-1] if prices else None,
+        prices=sorted({*prices}),
         codes=sorted(map(printable, codes)),
     )
 
