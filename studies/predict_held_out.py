@@ -1,135 +1,91 @@
 # ruff: noqa: T201 (a script prints its result)
-"""Measures errors of predictions for held-out GPUs: `python -m studies.predict_held_out`.
+"""Measures errors of predictions for published GPUs that are held out: `python -m studies.predict_held_out`.
 
-Holds out each GPU with all its single-GPU rows, then each family (all A100s, all V100s), as for a new GPU. The larger
-error decides which kinds of workload are predicted. Prints errors by kind and by source, and the table
-`results.recommend.prediction.KINDS`.
+In each published setting, predicts each single GPU from the others; then from those of other families, as for a new
+GPU: all memory sizes and form factors of one data-centre chip (all A100s) are a family.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import itertools
+import math
+import re
+import statistics
+from collections.abc import Iterator
+from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
-
-from results.recommend.prediction import FEWEST_FAMILIES, forecast, published_observations
+from results.recommend.answer import figures_of
+from results.recommend.options import Basis, RentalQuestion
+from results.recommend.prediction import predict
+from results.reference import all_published
+from results.reference.gpus import PEAKS
+from results.stats import Interval
+from results.table.comparable import grouped
 from results.text_table import Grid, markdown
 
-LEVEL = 0.90
-"""Share of new measurements that an interval should cover."""
 
-LIMIT = 0.12
-"""Largest median error of held-out GPUs at which a kind is predicted."""
+class HeldOut(NamedTuple):
+    """A published figure and its prediction.
 
-LEAST_COVERAGE = 0.85
-"""Smallest coverage of intervals at which a kind is predicted."""
-
-Kind = tuple[str, str]
-"""Workload and precision."""
-
-
-@dataclass(frozen=True)
-class KindError:
-    """Errors of a kind: median errors for held-out GPUs and families, and coverage."""
-
-    rows: int
-    families: int
-    by_gpu: float
-    by_family: float
-    coverage: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the kind is predicted."""
-        within = max(self.by_gpu, self.by_family) <= LIMIT and self.coverage >= LEAST_COVERAGE
-        return within and self.families >= FEWEST_FAMILIES
-
-
-def hold_out(observations: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Predict each row without its `gpu` or `family`.
-
-    Source of the widths: locally weighted conformal scores (Lei et al. 2018, section 5.2) of predictions without the
-    row's group. GPUs are few and not exchangeable, so coverage is not guaranteed but counted.
-
-    Returns:
-        The rows with `error`, the absolute relative error; `score`, the distance between the logarithms of prediction
-        and measurement in standard deviations; and `fp16`, whether their precision is FP16.
+    Attributes:
+        kind: Workload and precision.
+        family: Whether all GPUs of its family were held out, not only itself.
+        error: Natural logarithm of prediction over figure.
+        within: Whether the interval of the prediction has the figure.
     """
-    parts = []
-    for name, chosen in observations.groupby(by):
-        log_rate, sd = forecast(observations[observations[by] != name], chosen)
-        parts.append(
-            chosen.assign(
-                error=np.abs(np.exp(log_rate) / chosen["rate"] - 1),
-                score=np.abs(np.log(chosen["rate"]) - log_rate) / sd,
-                fp16=chosen["precision"] == "fp16",
-            )
-        )
-    return pd.concat(parts)
+
+    kind: str
+    family: bool
+    error: float
+    within: bool
 
 
-def multipliers(rows: pd.DataFrame) -> dict[bool, float]:
-    """Return the number of standard deviations that cover `LEVEL` of the rows, by whether they are FP16."""
-    widths = rows.groupby("fp16")["score"].quantile(LEVEL, interpolation="higher")
-    return {bool(fp16): float(width) for fp16, width in widths.items()}
+def family_of(gpu: str) -> str:
+    """Return the data-centre chip of a GPU, else its name."""
+    chip = re.match(r"(?:A|H|V)\d{3}\b", gpu)
+    return chip[0] if chip else gpu
 
 
-def covered_apart(rows: pd.DataFrame) -> pd.Series:
-    """Return whether the interval of each held-out row covers it, with widths from the other families."""
-    parts = []
-    for family, chosen in rows.groupby("family"):
-        widths = multipliers(rows[rows["family"] != family])
-        parts.append(chosen["score"] <= chosen["fp16"].map(lambda fp16, widths=widths: widths.get(fp16, 0.0)))
-    return pd.concat(parts)
-
-
-def kind_errors(by_gpu: pd.DataFrame, by_family: pd.DataFrame) -> dict[Kind, KindError]:
-    """Return the errors of each kind."""
-    families = dict(list(by_family.assign(covered=covered_apart(by_family)).groupby(["workload", "precision"])))
-    return {
-        kind: KindError(
-            rows=len(rows),
-            families=rows["family"].nunique(),
-            by_gpu=median_error(rows),
-            by_family=median_error(families[kind]),
-            coverage=float(families[kind]["covered"].mean()),
-        )
-        for kind, rows in by_gpu.groupby(["workload", "precision"])
-    }
-
-
-def predicted_kinds(errors: Mapping[Kind, KindError], by_family: pd.DataFrame) -> dict[Kind, float]:
-    """Return the value of `results.recommend.prediction.KINDS`."""
-    widths = multipliers(by_family)
-    return {kind: widths[kind[1] == "fp16"] for kind, error in errors.items() if error.holds}
-
-
-def median_error(rows: pd.DataFrame) -> float:
-    """Return the median of the absolute relative errors."""
-    return float(rows["error"].median())
+def held_out() -> Iterator[HeldOut]:
+    """Yield the prediction of each published figure of a single GPU that the others of its setting predict."""
+    networks = dict.fromkeys(row["model"] for row in all_published())
+    for network, precision in itertools.product(networks, PEAKS):
+        options = figures_of(RentalQuestion(network=network, precision=precision), Basis.PUBLISHED)
+        ones = [option for option in options if option.count == 1 and option.network == network]
+        kind = f"{'transformer' if re.match('bert|gpt|vit', network) else 'convolutional'} {precision}"
+        for setting in grouped((option.setting, option) for option in ones).values():
+            for option, family in itertools.product(setting, (False, True)):
+                hidden = [
+                    of for of in setting if of is option or (family and family_of(of.gpu) == family_of(option.gpu))
+                ]
+                others = {of.gpu: of.samples_per_second for of in setting if of not in hidden}
+                predicted = predict(option.gpu, precision, others)
+                if isinstance(predicted, Interval):
+                    rate = option.samples_per_second
+                    yield HeldOut(kind, family, math.log(predicted.value / rate), predicted.contains(rate))
 
 
 def main() -> None:
-    """Print the tables."""
-    observations = published_observations()
-    by_gpu, by_family = hold_out(observations, "gpu"), hold_out(observations, "family")
-    errors = kind_errors(by_gpu, by_family)
-    rows = [
-        [f"{workload} {precision}", str(error.rows), str(error.families),
-         *(f"{value * 100:.1f} %" for value in (error.by_gpu, error.by_family, error.coverage)),
-         "yes" if error.holds else "no"]
-        for (workload, precision), error in errors.items()
-    ]  # fmt: skip
-    columns = ["kind", "rows>", "families>", "held-out GPU>", "held-out family>", "coverage>", "holds"]
-    print(markdown(Grid("", columns, rows)))
-    groups = {
-        "TensorFlow": by_family[by_family["software"].str.startswith(("tf_cnn", "TF"))],
-        "PyTorch": by_family[by_family["software"].str.startswith("PyTorch")],
-        "all": by_family,
-    }
-    table = [[name, str(len(group)), f"{median_error(group) * 100:.1f} %"] for name, group in groups.items()]
-    print(markdown(Grid("", ["rows", "number>", "median error, held-out family>"], table)))
-    print(predicted_kinds(errors, by_family))
+    """Print a table of errors by kind and by what was held out."""
+    rows = []
+    for (family, kind), of in grouped(((one.family, one.kind), one) for one in held_out()).items():
+        rows.append((family, kind, of))
+    for family in (False, True):
+        rows.append((family, "all", [one for same, _, of in rows if same is family for one in of]))
+    cells = []
+    for family, kind, of in sorted(rows, key=lambda row: row[:2]):
+        factors = sorted(math.exp(abs(one.error)) for one in of)
+        ninth = factors[math.ceil(0.9 * len(factors)) - 1]
+        figures = f"{statistics.median(factors) - 1:.1%}", f"{ninth:.2f}", f"{factors[-1]:.2f}"
+        cells.append([kind, "family" if family else "GPU", str(len(of)), *figures, f"{sum(one.within for one in of)}"])
+    columns = [
+        "kind",
+        "held out",
+        "figures>",
+        "median error>",
+        "90 % within a factor of>",
+        "all within>",
+        "in interval>",
+    ]
+    print(markdown(Grid("", columns, cells)))
 
 
 if __name__ == "__main__":
