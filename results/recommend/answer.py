@@ -353,8 +353,8 @@ def _with_predictions(
             continue
         predicted = "several GPUs" if option.count > 1 else predict(option.gpu, question.precision, figures)
         if isinstance(predicted, Interval):
-            figure = {"basis": Basis.PREDICTED, "origin": "predicted", "interval": predicted, "note": ""}
-            filled[key] = replace(option, samples_per_second=predicted.value, **figure)
+            figure = replace(option, samples_per_second=predicted.value, interval=predicted)
+            filled[key] = replace(figure, basis=Basis.PREDICTED, origin="predicted", note="")
         else:
             filled[key] = replace(option, note=f"{option.note}, not predicted: {predicted}")
     return filled
