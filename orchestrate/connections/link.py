@@ -154,6 +154,8 @@ class Link:
         with anyio.move_on_after(END_SECONDS):
             await self._process.wait()
         self._transport.close()
+        with contextlib.suppress(OSError):  # of input that it did not read: Python prints errors that nobody awaits
+            await self._input.wait_closed()
 
     async def _find_mark(self) -> None:
         """Read until the mark, which may follow what a login profile printed without a line end."""

@@ -1,6 +1,8 @@
 """Command lines of ssh, limits of connections, and what ssh's last words mean; no sshd is needed."""
 
+import asyncio
 import contextlib
+import gc
 import shutil
 import subprocess
 import time
@@ -72,6 +74,18 @@ def test_a_connection_ends_within_its_limits_and_says_why(script: str, failure: 
     with pytest.raises(Unreachable) if failure else contextlib.nullcontext() as caught:
         assert loop.wait_for(talk()) == {}
     assert time.monotonic() - began < patience() and (not failure or str(caught.value) == f"here: {failure}")
+
+
+def test_input_that_a_process_refuses_is_no_traceback_on_the_terminal(caplog: pytest.LogCaptureFixture):
+    async def talk() -> None:
+        with pytest.raises(Unreachable, match="Permission denied"):
+            await Link.open("here", ["sh", "-c", "exec <&-; echo Permission denied; exit 3"], b"x" * 200_000)
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(talk())
+    gc.collect()
+    assert caplog.records == [], "Python prints an error that nobody has asked for"
 
 
 @pytest.mark.parametrize(
