@@ -14,6 +14,7 @@ from tests.real.faults.benchmark import HOSTILE
 from tests.real.ssh.rented import Rent, make_ssh
 from tests.support.controller import Runs, folder_bytes
 from tests.support.engines.processes import below, read_proc, wait_until, with_variables
+from tests.support.patience import slowness
 
 MOMENTS = (
     ("before the first repeat is started", "start", False, 0),
@@ -59,7 +60,7 @@ def test_broken_links_restarts_and_hostile_benchmarks_lose_nothing(rent: Rent, t
     steady, cut, hole = rent(), rent(), rent()
     runs = Runs(tmp_path)
     fleets = {
-        "cut": cut.entry(seconds=8),
+        "cut": cut.entry(seconds=round(8 * slowness())),  # it must still run when the one behind the hole has begun
         "hole": hole.entry(seconds=4),
         "restarted": steady.entry(seconds=60),
         "leaves-a-child": steady.entry(first=f"{LINGERING}={tmp_path} sleep 600 &"),
