@@ -78,12 +78,13 @@ def test_a_connection_ends_within_its_limits_and_says_why(script: str, failure: 
 
 def test_input_that_a_process_refuses_is_no_traceback_on_the_terminal(caplog: pytest.LogCaptureFixture):
     async def talk() -> None:
+        others = asyncio.all_tasks()
         with pytest.raises(Unreachable, match="Permission denied"):
             await Link.open("here", ["sh", "-c", "exec <&-; echo Permission denied; exit 3"], b"x" * 200_000)
-        while len(asyncio.all_tasks()) > 1:
+        while asyncio.all_tasks() - others:
             await asyncio.sleep(0.01)
 
-    asyncio.run(talk())
+    loop.wait_for(talk())
     gc.collect()
     assert caplog.records == [], "Python prints an error that nobody has asked for"
 
