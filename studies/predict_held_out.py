@@ -53,10 +53,11 @@ def held_out() -> Iterator[HeldOut]:
         kind = f"{'transformer' if re.match('bert|gpt|vit', network) else 'convolutional'} {precision}"
         for setting in grouped((option.setting, option) for option in ones).values():
             for option, family in itertools.product(setting, (False, True)):
-                hidden = [
-                    of for of in setting if of is option or (family and family_of(of.gpu) == family_of(option.gpu))
-                ]
-                others = {of.gpu: of.samples_per_second for of in setting if of not in hidden}
+                others = {
+                    of.gpu: of.samples_per_second
+                    for of in setting
+                    if of is not option and not (family and family_of(of.gpu) == family_of(option.gpu))
+                }
                 predicted = predict(option.gpu, precision, others)
                 if isinstance(predicted, Interval):
                     rate = option.samples_per_second
@@ -65,17 +66,13 @@ def held_out() -> Iterator[HeldOut]:
 
 def main() -> None:
     """Print a table of errors by kind and by what was held out."""
-    rows = []
-    for (family, kind), of in grouped(((one.family, one.kind), one) for one in held_out()).items():
-        rows.append((family, kind, of))
-    for family in (False, True):
-        rows.append((family, "all", [one for same, _, of in rows if same is family for one in of]))
     cells = []
-    for family, kind, of in sorted(rows, key=lambda row: row[:2]):
+    rows = [((one.family, kind), one) for one in held_out() for kind in ("all", one.kind)]
+    for (family, kind), of in sorted(grouped(rows).items()):
         factors = sorted(math.exp(abs(one.error)) for one in of)
         ninth = factors[math.ceil(0.9 * len(factors)) - 1]
         figures = f"{statistics.median(factors) - 1:.1%}", f"{ninth:.2f}", f"{factors[-1]:.2f}"
-        cells.append([kind, "family" if family else "GPU", str(len(of)), *figures, f"{sum(one.within for one in of)}"])
+        cells.append([kind, "family" if family else "GPU", str(len(of)), *figures, str(sum(one.within for one in of))])
     columns = [
         "kind",
         "held out",

@@ -191,7 +191,7 @@ def test_the_page_of_answers_is_what_the_commands_print_today():
 @pytest.mark.parametrize("family", [False, True])
 def test_predictions_miss_held_out_figures_by_what_the_answer_states(family):
     errors = sorted(abs(math.expm1(abs(one.error))) for one in predict_held_out.held_out() if one.family is family)
-    assert len(errors) >= 40
+    assert len(errors) == (48 if family else 76)
     assert statistics.median(errors) < (0.115 if family else 0.08)
     assert errors[math.ceil(0.9 * len(errors)) - 1] < (0.22 if family else 0.2) < WIDTH - 1
 
