@@ -31,12 +31,10 @@ def init(
     from orchestrate.errors import UserError
     from orchestrate.inventory.hosts import read_hosts
     from orchestrate.inventory.rented import import_hosts
-    from orchestrate.session import FIRST_SUITE, HOSTS_FILE, THIS_MACHINE, has_nvidia_driver
+    from orchestrate.session import HOSTS_FILE, this_machine
 
     path = hosts or HOSTS_FILE
-    text = import_hosts(source, file) if source else THIS_MACHINE.read_text(encoding="utf-8")
-    if source is None and has_nvidia_driver():
-        text = text.replace("suite: quick", f"suite: {FIRST_SUITE}")
+    text = import_hosts(source, file) if source else this_machine().read_text(encoding="utf-8")
     if path.exists():
         raise UserError(f"{path} exists and was not changed. Write another file with --hosts FILE")
     put(text, path)
@@ -72,9 +70,10 @@ def check(
     Example: check --hosts hosts.yml --deep
     """
     from orchestrate.display import tables
-    from orchestrate.session import deep_check, probe, read_places
+    from orchestrate.inventory.hosts import read_hosts
+    from orchestrate.session import deep_check, file_of, probe
 
-    hosts = read_places(where)
+    hosts = read_hosts(file_of(where), where.limit)
     probed = probe(hosts)
     if deep:
         return deep_check(hosts, probed, format)

@@ -52,12 +52,6 @@ from results.text import counted, shortened
 
 HOSTS_FILE = Path("hosts.yml")
 
-FIRST_SUITE = "first"
-"""Suite of a machine with GPUs and no hosts file; without GPUs, that of `this_machine.yml`."""
-
-THIS_MACHINE = Path(__file__).parent / "inventory" / "this_machine.yml"
-"""The default hosts file, so that a new user can measure this machine at once."""
-
 
 def probe(hosts: list[Host], display: str = "plain") -> Mapping[HostPlace, Facts | str]:
     """Probe hosts, and show events before there is a run."""
@@ -101,7 +95,7 @@ def manifests(planned: Plan) -> Iterator[str]:
 
 def plan_of(where: Where, what: What, run_id: str, display: str = "plain") -> Plan:
     """Probe all hosts and plan; see `probe`."""
-    hosts = read_places(where)
+    hosts = read_hosts(file_of(where), where.limit)
     if what.suite is not None:
         read_suite(what.suite)  # report a mistake before any host is contacted, as for those of the file
         hosts = [host.model_copy(update={"suite": what.suite}) for host in hosts]
@@ -112,24 +106,23 @@ def plan_of(where: Where, what: What, run_id: str, display: str = "plain") -> Pl
     return dataclasses.replace(planned, stop_early=what.stop_early, hosts_file=hosts_file)
 
 
-def read_places(where: Where) -> list[Host]:
-    """Read the hosts file; without one, this machine is the only host."""
-    file = where.hosts or HOSTS_FILE
-    if where.hosts is None and not HOSTS_FILE.exists():
-        notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
-        found = read_hosts(THIS_MACHINE, where.limit)
-        return [host.model_copy(update={"suite": FIRST_SUITE}) for host in found] if has_nvidia_driver() else found
-    return read_hosts(file, where.limit)
+def file_of(where: Where) -> Path:
+    """Return the hosts file; without one, this machine is measured."""
+    if where.hosts is not None or HOSTS_FILE.exists():
+        return where.hosts or HOSTS_FILE
+    notify(f"no {HOSTS_FILE} here: measuring this machine, without Docker")
+    return this_machine()
 
 
-def has_nvidia_driver() -> bool:
-    """Return whether an NVIDIA driver answers on this machine, whose GPUs are then measured."""
-    if Path("/proc/driver/nvidia/version").exists():
-        return True
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        command = ["nvidia-smi", "-L"]
-        return not subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30).returncode
-    return False
+def this_machine() -> Path:
+    """Return the hosts file of a new user: this machine, with another suite if an NVIDIA driver answers on it."""
+    has_gpus = Path("/proc/driver/nvidia/version").exists()
+    if not has_gpus:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            command = ["nvidia-smi", "-L"]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+            has_gpus = done.returncode == 0
+    return Path(__file__).parent / "inventory" / ("this_gpu_machine.yml" if has_gpus else "this_machine.yml")
 
 
 def launcher_maker(run_path: Path | None, bus: EventBus | None = None) -> MakeLauncher:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -87,40 +86,31 @@ def _announce(run: RunContext) -> None:
 
 async def _work(run: RunContext) -> None:
     """Run the repeats: each host its own, then those that the hosts of each fleet run together."""
-    together, is_done = run.plan.multi_host_jobs, run.state.is_done
+    limit, together = run.how.max_parallel, run.plan.multi_host_jobs
     entries = {entry.host.place: entry for entry in run.plan.hosts}
-    turns = anyio.CapacityLimiter(run.how.max_parallel or math.inf)
-    one_by_one = anyio.CapacityLimiter(math.inf if run.how.max_parallel is None else 1)
-    ended = {place: anyio.Event() for place in entries}
-
-    async def work_alone(machine: Sequence[HostPlace]) -> None:
-        async with turns:
-            for entry in [entries[place] for place in machine if entries[place].jobs]:
-                own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs if not is_done(job)]
-                await Worker(run, [entry], own).work()
-        for place in machine:
-            ended[place].set()
-
-    async def work_together(fleet: str) -> None:
-        for place in entries:  # its hosts idle for no other fleet, and no two wait for each other's hosts
-            if place.fleet == fleet or run.how.max_parallel is not None:
-                await ended[place].wait()
+    probed = {place: entry.facts for place, entry in entries.items() if entry.facts is not None}
+    machines: dict[HostPlace, anyio.CapacityLimiter] = {}
+    for machine in same_machines(probed):  # hosts may be one machine
+        machines |= dict.fromkeys(machine, anyio.CapacityLimiter(1))
+    hosts, fleets = anyio.CapacityLimiter(limit or math.inf), anyio.CapacityLimiter(1 if limit else math.inf)
+    workers: dict[HostPlace, Worker] = {}
+    for place, entry in entries.items():
+        if entry.jobs:
+            own = [JobOnHosts(job=job, members=(job,)) for job in entry.jobs]
+            turns = [machines[place], hosts] if place in machines else [hosts]
+            workers[place] = Worker(run, [entry], own, turns)
+    multi_host_workers = []
+    for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in together):
         repeats = [repeat for repeat in together if repeat.job.origin.fleet == fleet]
         places = dict.fromkeys(job.place for repeat in repeats for job in repeat.members)
-        todo = [repeat for repeat in repeats if not is_done(repeat.job)]
-        async with one_by_one:
-            await Worker(run, [entries[place] for place in places], todo).work()
-
+        # Its hosts idle for no other fleet, and no two wait for each other's hosts.
+        after = [worker for place, worker in workers.items() if place.fleet == fleet or limit]
+        multi_host_workers.append(Worker(run, [entries[place] for place in places], repeats, [fleets], after))
     async with all_or_none() as run.tasks:
         run.tasks.start_soon(run.keep_limits)
         async with all_or_none() as tasks:
-            probed = {entry.host.place: entry.facts for entry in run.plan.hosts if entry.facts is not None}
-            machines = same_machines(probed)  # hosts may be one machine
-            several = {place for machine in machines for place in machine}
-            for machine in (*machines, *([place] for place in entries if place not in several)):
-                tasks.start_soon(work_alone, machine)
-            for fleet in dict.fromkeys(repeat.job.origin.fleet for repeat in together):
-                tasks.start_soon(work_together, fleet)
+            for worker in (*workers.values(), *multi_host_workers):
+                tasks.start_soon(worker.work)
         run.tasks.cancel_scope.cancel()
 
 

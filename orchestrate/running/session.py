@@ -21,7 +21,7 @@ from orchestrate.loop import in_thread
 from orchestrate.planning.durations import clock_seconds
 from orchestrate.planning.plan import HostPlan, Job
 from orchestrate.running import context
-from orchestrate.running.context import Abandoned, RunContext, StorageFailed, all_or_none, storing
+from orchestrate.running.context import Abandoned, RunContext, StorageFailed, storing
 from orchestrate.running.judge import Attempt, failed_record, judge, now
 from orchestrate.running.state import PART_DONE, QUEUED
 from orchestrate.text import plain_text
@@ -191,13 +191,14 @@ class RunningPart(Attempt):
     # -- its life ------------------------------------------------------------------------------------------------------
 
     async def run(self, parts: Sequence[RunningPart]) -> None:
-        """Start it once no other run measures on its machine, and follow it to its end.
+        """Start it once no other run measures on its machine, and follow it to its end; if it fails, end the others.
 
         Args:
-            parts: All parts of its repeat.
+            parts: All parts of its repeat, which run at once, because its ranks wait for each other.
 
         Raises:
-            CancelledInQueue: Before it started, the run was stopped or another part has failed.
+            CancelledInQueue: It is the only part, and was cancelled before it started.
+            StorageFailed: This machine could not store its output.
         """
         session, waits = self.session, False
         try:
@@ -205,7 +206,7 @@ class RunningPart(Attempt):
                 try:
                     await self.start()
                     await self.follow()
-                    return
+                    break
                 except Busy as error:
                     if not waits:
                         session.run.warn(f"{error.cause}: waiting until its repeat has ended", session.host)
@@ -216,12 +217,27 @@ class RunningPart(Attempt):
             self.error = error
             if session.run.stop.running.is_set():
                 self.stopped_for = self.stopped_for or STOPPED
-        except (CancelledInQueue, StorageFailed):
+        except CancelledInQueue:
+            if len(parts) == 1:
+                raise
+            self.error = Unreachable("another run measured there")
+        except StorageFailed:
             raise
         except Exception as error:  # noqa: BLE001  a bug: of this repeat, like any other failure
             self.error = HostError(session.run.report_bug(error, session.host))
         finally:
             self.over = True
+        if self is not parts[0]:
+            session.state(self.job, PART_DONE)
+        if self.has_failed and len(parts) > 1:
+            session.run.tasks.start_soon(self._end_others, parts)
+
+    async def _end_others(self, parts: Sequence[RunningPart]) -> None:
+        """End the other parts of its repeat, because it has failed, unless they end by themselves."""
+        await anyio.sleep(GRACE_SECONDS)
+        for part in parts:
+            if not part.over:
+                part.end(Status.LOST, self.how_failed)
 
     async def start(self) -> None:
         """Start it, or reattach to a running one of that name.
@@ -357,39 +373,6 @@ class RunningPart(Attempt):
                         unit=step.unit,
                     )
                 )
-
-
-async def run_parts(parts: Sequence[RunningPart]) -> None:
-    """Run all parts of a repeat at once, because its ranks wait for each other; if one fails, end the others.
-
-    Raises:
-        CancelledInQueue: Its only part was cancelled before it started.
-        StorageFailed: This machine could not store their output.
-    """
-    chief, run = parts[0], parts[0].session.run
-    if len(parts) == 1:
-        await chief.run(parts)
-        return
-
-    async def work(part: RunningPart) -> None:
-        try:
-            await part.run(parts)
-        except CancelledInQueue:
-            part.error = Unreachable("another run measured there")
-        if part is not chief:
-            part.session.state(part.job, PART_DONE)
-        if part.has_failed:
-            run.tasks.start_soon(end_others, part)
-
-    async def end_others(failed: RunningPart) -> None:
-        await anyio.sleep(GRACE_SECONDS)
-        for part in parts:
-            if not part.over:
-                part.end(Status.LOST, failed.how_failed)
-
-    async with all_or_none() as tasks:
-        for part in parts:
-            tasks.start_soon(work, part)
 
 
 def judge_parts(job: Job, parts: Sequence[RunningPart]) -> Record:

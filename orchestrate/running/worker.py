@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import cast
 
+import anyio
+
 from orchestrate.engines.base import QueueLauncher
 from orchestrate.errors import CancelledInQueue, HostError, Lost, Unreachable
 from orchestrate.events import HostChecked, HostLost
@@ -20,7 +22,7 @@ from orchestrate.planning.plan import HostPlan, Job, JobOnHosts, complete_job, w
 from orchestrate.running.context import Abandoned, DevicePeaks, RunContext, StorageFailed, all_or_none
 from orchestrate.running.judge import failed_record, now
 from orchestrate.running.probing import PROBE_SECONDS, close
-from orchestrate.running.session import HostSession, RunningPart, judge_parts, run_parts
+from orchestrate.running.session import HostSession, RunningPart, judge_parts
 from orchestrate.running.state import AWAY, DROP_AFTER, HOST_FAULTS, RepeatState
 from results.schema import Record, Status
 
@@ -34,11 +36,23 @@ class Worker:
     Args:
         run: The run.
         entries: The hosts; the first represents the work in events and records.
-        repeats: The repeats without a record, in order.
+        repeats: The repeats in order; those with a record do not run again.
+        turns: Limit how many work at once.
+        after: Workers that must have ended before.
     """
 
-    def __init__(self, run: RunContext, entries: Sequence[HostPlan], repeats: Sequence[JobOnHosts]) -> None:
-        self.entries = entries
+    def __init__(
+        self,
+        run: RunContext,
+        entries: Sequence[HostPlan],
+        repeats: Sequence[JobOnHosts],
+        turns: Sequence[anyio.CapacityLimiter],
+        after: Sequence[Worker] = (),
+    ) -> None:
+        self._turns = turns
+        self._after = after
+        self._ended = anyio.Event()
+        self._entries = entries
         self._run = run
         self._host = entries[0].host
         self._in_queue = self._host.queue is not None
@@ -49,11 +63,16 @@ class Worker:
         self._faults = 0  # consecutive repeats that ended by a fault of a host
 
     async def work(self) -> None:
-        """Run the repeats until they are done, the hosts are dropped, or the run is stopped."""
-        if self._run.stop.launching.is_set():
-            return
+        """Wait for its turn, then run the repeats until they are done, the hosts are dropped, or the run is stopped."""
+        for worker in self._after:
+            await worker._ended.wait()
+        for turn in self._turns:
+            await turn.acquire()
         try:
-            for entry in self.entries:
+            if self._run.stop.launching.is_set():
+                return
+            self._todo = deque(repeat for repeat in self._todo if not self._run.state.is_done(repeat.job))
+            for entry in self._entries:
                 if self._parts_on(entry.host) or not self._todo:
                     await self._open(entry)
             self._finish_impossible()
@@ -73,6 +92,9 @@ class Worker:
         finally:
             for session in self._sessions.values():
                 await close(session.launcher)
+            for turn in self._turns:
+                turn.release()
+            self._ended.set()
 
     # -- hosts ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +212,9 @@ class Worker:
         parts = [RunningPart(job=job, session=self._sessions[job.place]) for job in jobs]
         chief = parts[0]
         try:
-            await run_parts(parts)
+            async with all_or_none() as tasks:
+                for part in parts:
+                    tasks.start_soon(part.run, parts)
         except CancelledInQueue:
             return None
         record = judge_parts(repeat.job, parts)
