@@ -38,7 +38,7 @@ from results.table.columns import SOFTWARE_COLUMNS, Row, place_of
 from results.table.comparable import case_labels, differing, grouped
 from results.table.fleets import FleetRate, unambiguous, warned_notes
 from results.table.merge import merge_records
-from results.text import counted, enumerated
+from results.text import counted, enumerated, shortened
 from results.text_table import printable
 
 MAX_ROWS = 300
@@ -209,7 +209,7 @@ def _recommended(advices: Sequence[Advice], cases: Sequence[Case]) -> str:
     first = f"{advices[0].sentence}."
     choices = Counter(map(_choice, advices)).most_common()
     parts = [f"{choice} in {number} of {len(advices)} settings" for choice, number in choices]
-    return first if len(advices) == 1 else f"{', '.join(parts)}; first: {first}"
+    return first if len(advices) == 1 else f"{', '.join(shortened(parts, MAX_NAMED))}; first: {first}"
 
 
 def _choice(advice: Advice) -> str:

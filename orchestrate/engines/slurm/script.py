@@ -148,7 +148,8 @@ leave() {
     case "$1" in *[!0-9]*) exit 1 ;; esac
     exit "$1"
 }
-mkdir "$folder" || exit 65  # the name is the lock"""
+# Names are locks. That of the task remains, because slurmctld may start tasks again after it was killed.
+mkdir "$root/done/.$SLURM_ARRAY_JOB_ID.$SLURM_ARRAY_TASK_ID" && mkdir "$folder" || exit 65"""
 
 _END = """\
 child=$!

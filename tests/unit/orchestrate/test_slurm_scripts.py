@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.root = folder, folder / "tfbench-run1.lab"
-        self.calls, self.limits = folder / "calls", folder / "limits"
+        self.calls, self.limits, self.arrays = folder / "calls", folder / "limits", 0
         for name in ("apptainer", "enroot", "srun"):
             self.program(name, FAKE_PROGRAM)
         self.program("python3.11", PYTHON)
@@ -157,14 +158,16 @@ class Node:
         """Replace a program by a shell script."""
         write_program(self.folder / "bin" / name, f"#!/bin/sh\n{body}\n")
 
-    def run(self, container: str, repeat: Job, host: Host | None = None, variables=(), **settings: object):
-        """Run the batch script of a repeat."""
+    def run(self, container: str, repeat: Job, host: Host | None = None, variables=(), *, array="", **settings: object):
+        """Run the batch script of a repeat, of an array of its own unless one is named."""
+        self.arrays += 1
+        array = array or str(self.arrays)
         if container == "none":
             settings |= {"python": str(self.folder / "bin" / "python3.11"), "project": str(self.folder)}
         script = self.folder / "batch.sh"
         script.write_text(text([repeat], host, container=container, shared_folder=str(self.folder), **settings))
         environment = {
-            **{"SLURM_ARRAY_TASK_ID": "0", "SLURM_JOB_ID": "5", "SLURMD_NODENAME": "n9"},
+            **{"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_JOB_ID": array, "SLURM_JOB_ID": "5", "SLURMD_NODENAME": "n9"},
             **{"CALLS": str(self.calls), "LIMITS": str(self.limits), "TMPDIR": str(self.folder)},
             **{"OUT": str(self.root / "jobs" / repeat.id / "out"), "CUDA_VISIBLE_DEVICES": "0,1,2"},
             "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
@@ -254,6 +257,17 @@ def test_a_batch_script_ends_as_its_benchmark_and_runs_once(tmp_path: Path):
     assert node.run("none", job(1)).returncode == 3, "the job's state says what the benchmark said"
     assert node.done(job(1)) == "code 3\nnode n9\nimage \n"
     assert node.run("none", job(1)).returncode == 65 and node.log(job(1)) == "hello\n", "the folder is the lock"
+
+
+def test_a_task_that_slurm_starts_again_after_its_record_is_stored_does_nothing(tmp_path: Path):
+    node = Node(tmp_path)
+    node.program("python3.11", "echo hello")
+    assert node.run("none", job(1), array="7").returncode == 0
+    shutil.rmtree(node.root / "jobs" / job(1).id)
+    (node.root / "done" / job(1).id).unlink()
+    assert node.run("none", job(1), array="7").returncode == 65
+    assert not list((node.root / "jobs").iterdir()), "nothing is left that would keep the run's folder"
+    assert node.run("none", job(1), array="8").returncode == 0, "submitted again, it runs again"
 
 
 LOADED = f"loaded load cuda/12.5 apptainer {VALUE}, GPUs 0,1"
