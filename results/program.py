@@ -62,10 +62,10 @@ def run_main(parsed: Parsed, *, may_lose_output: bool = False) -> int:
         except UserError as error:
             print(error, file=sys.stderr)
             return error.exit_code
-        except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
-            return ExitCode.STOPPED
-        except Exception as error:  # the outermost handler
+        except (Exception, KeyboardInterrupt) as error:  # the outermost handler
+            if KeyboardInterrupt in map(type, (error, error.__cause__)):  # the cause: Python 3.11, within a class body
+                print("stopped", file=sys.stderr)
+                return ExitCode.STOPPED
             if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] not in OURS:
                 fix = "Start the Python that tfbench is installed in, or install it into this one: pip install tfbench"
                 print(f"{sys.executable} has no module {error.name}. {fix}", file=sys.stderr)

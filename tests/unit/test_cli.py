@@ -114,6 +114,19 @@ def test_what_a_command_raises_becomes_its_exit_code(raised: BaseException, code
     assert "Traceback (most" not in capsys.readouterr().err
 
 
+def test_ctrl_c_while_a_library_is_imported_is_no_bug(capsys):
+    class Field:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    def command(_parsed: object) -> int:
+        type("Imported", (), {"field": Field()})  # Python 3.11 makes a RuntimeError of it
+        return 0
+
+    assert run_main(argparse.Namespace(command=command)) == ExitCode.STOPPED
+    assert capsys.readouterr().err == "stopped\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["export --format=json", "show", "gpus A4000 A5000"])
 @pytest.mark.parametrize(("sink", "code", "said"), [("| true", 0, r""), ("> /dev/full", 4, r"the disk is full.*\n")])
