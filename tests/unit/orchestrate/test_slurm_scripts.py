@@ -259,7 +259,7 @@ def test_a_batch_script_ends_as_its_benchmark_and_runs_once(tmp_path: Path):
     assert node.run("none", job(1)).returncode == 65 and node.log(job(1)) == "hello\n", "the folder is the lock"
 
 
-def test_a_task_that_slurm_starts_again_after_its_record_is_stored_does_nothing(tmp_path: Path):
+def test_a_task_that_slurm_starts_again_does_nothing(tmp_path: Path):
     node = Node(tmp_path)
     node.program("python3.11", "echo hello")
     assert node.run("none", job(1), array="7").returncode == 0
