@@ -32,7 +32,7 @@ ENDINGS: dict[str, tuple[Status, str]] = {
     "BOOT_FAIL": (Status.LOST, "node {node} could not be started (BOOT_FAIL)"),
     "PREEMPTED": (Status.LOST, "a job of higher priority took the node (PREEMPTED)"),
     "REVOKED": (Status.LOST, "another cluster took the job (REVOKED)"),
-    "CANCELLED": (Status.LOST, "somebody cancelled the job (CANCELLED), not this run"),
+    "CANCELLED": (Status.LOST, "somebody, or Slurm itself, cancelled the job (CANCELLED), not this run"),
     "TIMEOUT": (Status.TIMEOUT, "Slurm ended it at its time limit (TIMEOUT). See time_limit_minutes"),
     "DEADLINE": (Status.TIMEOUT, "Slurm ended it at its deadline (DEADLINE)"),
     "OUT_OF_MEMORY": (
