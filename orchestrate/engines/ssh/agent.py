@@ -267,7 +267,7 @@ def launch(request: Request) -> None:
     settings = json.dumps({**request, "payload": None, "guards": True}).encode() + b"\n"
     words, pipe, null = [sys.executable, "-c", PROGRAM.decode()], subprocess.PIPE, subprocess.DEVNULL
     done = subprocess.run(words, input=settings, stdout=pipe, stderr=null, cwd="/", start_new_session=True)
-    if done.stdout != STARTED:
+    if done.stdout != STARTED and "child" not in (state_of(job_folder(request)) or {}):
         cause = done.stdout.decode("utf-8", "replace")
         raise RequestFailed(cause or "the benchmark's guardian ended before the benchmark had started")
 
@@ -277,7 +277,7 @@ def guard(request: Request) -> None:
     folder = job_folder(request)
     try:
         child = start_child(request, folder)
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         for name in ("state.json", "exit.part"):
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
@@ -290,7 +290,11 @@ def guard(request: Request) -> None:
 
 
 def start_child(request: Request, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start the benchmark; after an error, no process is left running."""
+    """Start the benchmark; after an error, no process is left running.
+
+    Its process notes itself before it runs the benchmark, so that none runs unknown if the guardian is killed at this
+    moment. Until then it holds the pipe that `launch` reads to the end.
+    """
     (folder / "exit.part").write_bytes(b" " * SMALL_BYTES)
     (folder / "output.log").touch()
     if request["toolchain"] and Path(request["toolchain"]).is_dir():
@@ -303,21 +307,26 @@ def start_child(request: Request, folder: Path) -> "subprocess.Popen[bytes]":
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     state = {"guardian": identity(os.getpid())}
     write_json(folder / "state.json", state)
-    child = subprocess.Popen(
-        request["command"],
-        cwd=folder,
-        env=with_login(os.environ, request["environment"]),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    (folder / "state.part").write_bytes(b" " * SMALL_BYTES)
+
+    def note() -> None:
+        pid = os.getpid()
+        write_json(folder / "state.json", {**state, "child": identity(pid), "pid": pid})
+
+    answers = os.dup(1)  # the standard output of the process is the benchmark's
     try:
-        write_json(folder / "state.json", {**state, "child": identity(child.pid), "pid": child.pid})
-    except OSError:
-        kill_group(child.pid)
-        raise
-    return child
+        return subprocess.Popen(
+            request["command"],
+            cwd=folder,
+            env=with_login(os.environ, request["environment"]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=note,
+        )
+    finally:
+        os.close(answers)
 
 
 def keep_output_until_end(child: "subprocess.Popen[bytes]", log: Path, limit: int) -> str:

@@ -67,6 +67,16 @@ def test_output_record_and_exit_code_come_back_and_nothing_stays(tmp_path: Path,
     assert it.running("r") == [] and list((tmp_path / "work").iterdir()) == []
 
 
+KILLS_ITS_GUARDIAN = "kill -9 $PPID; sleep 0.5; for last; do :; done; printf {} >${last#*=}"
+
+
+def test_a_guardian_killed_as_its_benchmark_starts_leaves_no_unknown_one(tmp_path: Path):
+    it = launcher(tmp_path, "")
+    it.command = ["sh", "-c", KILLS_ITS_GUARDIAN, "sh"]
+    assert run(it) == ([], None, b"{}"), "an unknown one would run beside the next repeat"
+    it.remove(JOB)
+
+
 PRINTS = """\
 print(*(os.environ.get(n) for n in ('CUDA_VISIBLE_DEVICES', 'NCCL_DEBUG', 'NCCL_ALGO')))
 print([flag for flag in sys.argv if flag.startswith('--data_dir')])
