@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from orchestrate.options import HostsFile, How, Images, RunName, Source, What, Where
+from orchestrate.project import command_line
 from results.commands import TextOrJSON, print_json, print_parts, put
-from results.program import among, command_line, flag
+from results.program import among, flag
 from results.schema import Status
 from results.schema.exit_codes import ExitCode
 from results.text import counted

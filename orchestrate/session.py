@@ -36,7 +36,7 @@ from orchestrate.options import How, What, Where
 from orchestrate.planning.durations import estimate, hourly_usd, known_durations, usd_text
 from orchestrate.planning.facts import Facts
 from orchestrate.planning.plan import HostPlan, Plan, make_plan, new_run_id, plan_from_json, plan_to_json
-from orchestrate.project import own_module
+from orchestrate.project import command_line, own_module
 from orchestrate.running.context import RunContext, Stop, storing
 from orchestrate.running.controller import controlling, is_controlled, tune_process
 from orchestrate.running.probing import MakeLauncher, probe_hosts, query_hosts
@@ -44,7 +44,7 @@ from orchestrate.running.run import execute, make_launcher
 from orchestrate.running.state import TRIED_AGAIN, RunState
 from orchestrate.suites import read_suite
 from results.commands import print_json, print_parts
-from results.program import command_line, started_as_tfbench
+from results.program import started_as_tfbench
 from results.runs.store import RunFolder, is_folder, latest_run, runs_dir, write_file
 from results.schema import Status
 from results.schema.exit_codes import ExitCode

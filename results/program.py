@@ -11,8 +11,6 @@ import inspect
 import math
 import os
 import re
-import shlex
-import shutil
 import sys
 import textwrap
 import types
@@ -253,21 +251,3 @@ def respelled(arguments: Sequence[str], old: str, new: str) -> list[str]:
 def started_as_tfbench() -> bool:
     """Return whether the program was started as `tfbench`, not as `python -m …`."""
     return Path(sys.argv[0]).stem in PROGRAM_FILES
-
-
-def command_line(package: str, *words: object) -> str:
-    """Return a command line that can be pasted: with the program as the user started it.
-
-    Args:
-        package: Package of the command: `orchestrate` or `results`.
-        words: Its name and arguments, e.g. `show` and a path.
-    """
-    typed = Path(sys.argv[0])
-    on_path = shutil.which(PROGRAM)
-    if not started_as_tfbench():
-        program = ["python", "-m", package]
-    elif typed.name != PROGRAM or (on_path and os.path.realpath(on_path) == os.path.realpath(typed)):
-        program = [PROGRAM]
-    else:
-        program = [str(typed)]
-    return shlex.join([*program, *map(str, words)])

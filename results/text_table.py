@@ -95,10 +95,10 @@ def print_grid(grid: Grid, console: Console) -> None:
         print_line(grid.title, console, style="bold")
     grid = replace(grid, rows=[[printable(cell) for cell in row] for row in grid.rows])
     groups = dict.fromkeys(row[0] for row in grid.rows)
-    fit = _fitting(grid, console)
+    fit = fitting(grid, console)
     if fit:
         _print_table(*fit, console)
-    elif len(groups) < len(grid.rows) and (fit := _fitting(grid.only(range(1, len(grid.columns))), console)):
+    elif len(groups) < len(grid.rows) and (fit := fitting(grid.only(range(1, len(grid.columns))), console)):
         rest, widths = fit
         for group in groups:
             print_line(group, console)
@@ -113,7 +113,7 @@ def print_grid(grid: Grid, console: Console) -> None:
     console.print()
 
 
-def _fitting(grid: Grid, console: Console) -> tuple[Grid, list[int]] | None:
+def fitting(grid: Grid, console: Console) -> tuple[Grid, list[int]] | None:
     """Return the columns that fit side by side and their widths; None: a name or number would be split."""
     counts = range(len(grid.optional) + 1)
     for hidden, letters in [*((count, READABLE_LETTERS) for count in counts), (len(counts), READABLE_LETTERS // 2)]:
@@ -147,16 +147,8 @@ def _widths(grid: Grid, console: Console, fewest: int) -> list[int] | None:
     return None
 
 
-def live_table(grid: Grid, console: Console) -> Table:
-    """Return a table for `rich.live`, without the optional columns that do not fit; no cell is wrapped."""
-    grid = replace(grid, rows=[[printable(cell).replace(" ", "\u00a0") for cell in row] for row in grid.rows])
-    if fit := _fitting(grid, console):
-        return _table(*fit)
-    least = grid.only([place for place, name in enumerate(grid.headings) if name not in grid.optional])
-    return _table(least, [max(map(cell_len, cells)) for cells in zip(least.headings, *least.rows, strict=True)])
-
-
-def _table(grid: Grid, widths: Sequence[int]) -> Table:
+def table_of(grid: Grid, widths: Sequence[int]) -> Table:
+    """Return a table for rich; texts are never parsed as markup."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # one rule below the headings
     for name, width in zip(grid.columns, widths, strict=True):
         heading = Text(_wrapped(printable(name.removesuffix(">")), width))
@@ -170,7 +162,7 @@ def _table(grid: Grid, widths: Sequence[int]) -> Table:
 def _print_table(grid: Grid, widths: Sequence[int], console: Console) -> None:
     before = console.width
     console.width = max(before, sum(widths) + 2 * len(widths))  # rich assumes a width for pipes
-    console.print(_table(grid, widths))
+    console.print(table_of(grid, widths))
     console.width = before
 
 

@@ -11,10 +11,13 @@ import json
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import IO
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from orchestrate import events
@@ -22,13 +25,13 @@ from orchestrate.display.streams import is_behind
 from orchestrate.errors import UserError
 from orchestrate.events import Event, event_document
 from orchestrate.planning.facts import Facts
+from orchestrate.project import command_line
 from orchestrate.running.state import QUEUED, SKIPPED, TRIED_AGAIN, HostState, RunState
 from orchestrate.text import each, plain_text, shown
-from results.program import command_line
 from results.schema import Status
 from results.table.comparable import grouped
-from results.text import shortened
-from results.text_table import Grid, live_table, print_line
+from results.text import printable, shortened
+from results.text_table import Grid, fitting, print_line, table_of
 
 STOPPING = "no new repeats will start; running ones will finish"
 
@@ -224,7 +227,7 @@ class LiveDisplay(Live):
         order = sorted(range(len(hosts)), key=lambda index: KINDS.index(_kind(hosts[index])))
         chosen, others = [hosts[index] for index in sorted(order[:most])], [hosts[index] for index in order[most:]]
         rows = [_cells(host, self._state.seconds_left(host.entry.host.key)) for host in chosen]
-        table = live_table(Grid("", COLUMNS, rows, optional=DROPPED_FIRST), self.console)
+        table = _live_table(Grid("", COLUMNS, rows, optional=DROPPED_FIRST), self.console)
         lines = []
         if others:
             kinds = Counter(map(_kind, others)).most_common()
@@ -235,6 +238,15 @@ class LiveDisplay(Live):
         left = remaining(", ", self._state)
         lines.append(f"{clock(time.monotonic() - self._began)}  {counts or 'nothing finished yet'}{left}")
         return Group(table, *map(Text, lines))
+
+
+def _live_table(grid: Grid, console: Console) -> Table:
+    """Return a table without the optional columns that do not fit; no cell is wrapped."""
+    grid = replace(grid, rows=[[printable(cell).replace(" ", "\u00a0") for cell in row] for row in grid.rows])
+    if fit := fitting(grid, console):
+        return table_of(*fit)
+    least = grid.only([place for place, name in enumerate(grid.headings) if name not in grid.optional])
+    return table_of(least, [max(map(cell_len, cells)) for cells in zip(least.headings, *least.rows, strict=True)])
 
 
 def gpu_names(facts: Facts | None) -> str:

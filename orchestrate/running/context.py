@@ -26,11 +26,11 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.options import How
 from orchestrate.planning.durations import usd_text
 from orchestrate.planning.plan import Job, Plan
+from orchestrate.project import command_line
 from orchestrate.running.probing import MakeLauncher, query_hosts
 from orchestrate.running.state import RunState
 from orchestrate.text import plain_text
 from results.errors import is_disk_full
-from results.program import command_line
 from results.runs.store import RunFolder
 from results.schema import Device, Mode, Record, Status
 from results.schema.exit_codes import ExitCode

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from orchestrate.engines.ssh.agent import identity
 from orchestrate.errors import UserError
-from results.program import command_line
+from orchestrate.project import command_line
 
 LOCK, CONTROLLER = ".lock", "controller.json"
 """Files in a run's folder: the controller's lock, and its host and process id."""

@@ -1,8 +1,8 @@
 """Merges records into one table.
 
-`columns.py` defines the columns in `COLUMNS`. `merge.py` makes a repeat of each record and groups them by fleet, host,
+`columns.csv` defines the columns. `merge.py` makes a repeat of each record and groups them by fleet, host,
 case and software. `fleets.py` combines hosts into `FleetRate`, which all comparisons use, and has the notes on them;
 `comparable.py` decides what may be compared.
 
-Start at `merge.merge_records`. A new column is a row of `COLUMNS`.
+Start at `merge.merge_records`. A new column is a row of `columns.csv`.
 """

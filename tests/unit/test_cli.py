@@ -15,9 +15,9 @@ import pytest
 
 from orchestrate import cli, commands
 from orchestrate.errors import NoUsableHost
+from orchestrate.project import command_line as command_line_of
 from results import commands as results_commands
 from results.errors import UserError
-from results.program import command_line as command_line_of
 from results.program import run_main
 from results.schema.exit_codes import ExitCode
 from results.schema.version import __version__

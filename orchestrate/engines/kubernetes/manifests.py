@@ -31,7 +31,7 @@ from orchestrate.inventory.hosts import Host
 from orchestrate.inventory.queues import KubernetesQueue, Toleration
 from orchestrate.planning.images import pinned
 from orchestrate.planning.plan import Job
-from results.program import command_line
+from orchestrate.project import command_line
 from results.schema import Data, Device
 
 Manifest = dict[str, Any]
