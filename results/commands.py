@@ -123,13 +123,12 @@ def show(
     """
     from results.report.tables import all_grids, exported, readings_grid
     from results.runs import time_breakdown as times
-    from results.runs.store import ReadingNotes, stored_records
+    from results.runs.store import problem_lines, stored_records
 
     if time_breakdown or readings:
-        notes = ReadingNotes()
-        stored = notes.of(stored_records(runs))
+        stored = list(stored_records(runs))
         grid = readings_grid(stored) if readings else times.time_breakdown_grid(times.time_breakdown(stored))
-        warn(notes.lines())
+        warn(problem_lines(item.problem for item in stored if item.problem))
         if grid is None:
             nothing = "has a number" if readings else "has a duration, and their folders have no events.jsonl"
             raise UserError(f"no record of these runs {nothing}")

@@ -46,12 +46,12 @@ MUTANTS = (
     ("doctor/checks.py", "MIN_MEMORY_BYTES = 4_000_000_000", "MIN_MEMORY_BYTES = 3_000_000_000"),
     ("doctor/checks.py", "MIN_SHM_BYTES = 1 << 30", "MIN_SHM_BYTES = 1 << 29"),
     ("settings.py", '"TF_GPU_THREAD_MODE": "gpu_private"', '"TF_GPU_THREAD_MODE": "gpu_shared"'),
-    ("../results/schema/health.py", "THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50", "THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.1, 0.50"),
-    ("../results/schema/health.py", "THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50", "THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.60"),
-    ("../results/schema/health.py", "PRODUCT_SHORTFALL = 0.10", "PRODUCT_SHORTFALL = 0.15"),
-    ("../results/schema/health.py", "POWER_CAP_SHARE = 0.02", "POWER_CAP_SHARE = 0.03"),
-    ("../results/schema/health.py", "START_CELSIUS = 50.0", "START_CELSIUS = 55.0"),
-    ("../results/schema/health.py", "MAX_IDLE_CELSIUS = 65.0", "MAX_IDLE_CELSIUS = 70.0"),
+    ("../results/schema/health.toml", 'throttle_thermal_share"\nlimit = 0.05', 'throttle_thermal_share"\nlimit = 0.1'),
+    ("../results/schema/health.toml", 'throttle_hardware_share"\nlimit = 0.05\nreject = 0.5', 'throttle_hardware_share"\nlimit = 0.05\nreject = 0.6'),
+    ("../results/schema/health.toml", "limit = 0.1\n", "limit = 0.15\n"),
+    ("../results/schema/health.toml", "limit = 0.02", "limit = 0.03"),
+    ("../results/schema/health.toml", "limit = 50.0", "limit = 55.0"),
+    ("../results/schema/health.toml", "limit = 65.0", "limit = 70.0"),
     ("../results/schema/health.py", "MAX_IDLE_BYTES = 1 << 30", "MAX_IDLE_BYTES = 2 << 30"),
 )  # fmt: skip
 """File below tfbench/, text, and what replaces it."""

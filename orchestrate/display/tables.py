@@ -22,7 +22,7 @@ from orchestrate.planning.host_warnings import (
 from orchestrate.planning.plan import HostPlan, Plan, fleet_facts
 from orchestrate.running.state import SKIPPED, RepeatState, RunState
 from orchestrate.text import each, plain_text
-from results.runs.store import ReadingNotes, RunFolder
+from results.runs.store import RunFolder, problem_lines
 from results.schema import GPU, Status
 from results.schema.record_json import NewerRecord
 from results.table.comparable import grouped
@@ -122,10 +122,10 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
     state = RunState(plan, known_durations(plan, folder.path.parent) if running else None)
     for event, at in filter(None, map(stored_event, folder.read_events())) if running else ():
         state.note(event, at)
-    unreadable = ReadingNotes()
+    unreadable = []
     for job_id, error in state.read(folder).items():
         remedy = "" if isinstance(error, NewerRecord) else "not a record, resume measures it again: "
-        unreadable.add_problem(folder.record_path(job_id), f"{remedy}{error}")
+        unreadable.append((folder.record_path(job_id), f"{remedy}{error}"))
     places = {entry.host.place: list[RepeatState]() for entry in plan.hosts}
     places |= grouped((repeat.job.place, repeat) for repeat in state.repeats.values())
     hosts = []
@@ -152,7 +152,7 @@ def status_document(plan: Plan, folder: RunFolder, running: bool) -> dict[str, A
         "controller_active": running,
         "seconds_left": round(state.seconds_left()),
         "answers": list(state.early.answers),
-        "unreadable": unreadable.lines(),
+        "unreadable": problem_lines(unreadable),
         "hosts": hosts,
     }
 

@@ -20,8 +20,8 @@ FOLDER = Path(__file__).parent
 MIBI, GIBI = 1024**2, 1024**3
 
 
-def read_rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV file in this folder."""
+def read_rows(name: str | Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file; a name is relative to this folder."""
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -40,7 +40,8 @@ def names(kind: str) -> tuple[tuple[str, str], ...]:
             is the SXM); those without a meaning are real GPUs without figures, not misspellings of others. `network`:
             aliases, reduced to letters, digits and dots. `price file`: headings and their roles, the preferred ones
             first (source: SkyPilot's and gpuhunt's catalogs; the answers of Vast's, RunPod's and Lambda's APIs).
-            `quantity`: names of the quantities of `gpu_specs.csv`, in the order of tables.
+            `quantity`: names of the quantities of `gpu_specs.csv`, in the order of tables. `warning`: codes of
+            warnings, each with its meaning and remedy. `metric`: metrics of devices; others have their own name.
     """
     return tuple((row["name"], row["meaning"]) for row in read_rows("names.csv") if row["kind"] == kind)
 

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
+from results.reference import names
 from results.report.comparison import fleet_pairs, ratio_grids, repeated, scaling_grid
 from results.runs.store import StoredRecord
 from results.schema import SETTINGS, Case, Device, DeviceResult, Mode, Record
@@ -271,15 +272,6 @@ def exported(merged: Merged, form: str) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-METRICS = {
-    "matrix_product": "matrix product",
-    "memory_add": "memory a += b",
-    "host_to_device": "host to device",
-    "device_to_host": "device to host",
-    "all_reduce": "all-reduce, bus",
-}
-"""Display names of metrics; others have their own name."""
-
 UNITS = {"FLOP/s": (1e12, "TFLOP/s"), "B/s": (1e9, "GB/s")}
 """Factor and name of the unit that is shown, by that of the records."""
 
@@ -323,7 +315,7 @@ def device_grid(records: Sequence[Record]) -> Grid | None:
 
 def _metric(result: DeviceResult) -> tuple[str, str]:
     """Return the display name of a metric and its unit; the size distinguishes only all-reduces."""
-    name = f"{METRICS.get(result.metric, result.metric)} {result.arithmetic or ''}".strip()
+    name = f"{dict(names('metric')).get(result.metric, result.metric)} {result.arithmetic or ''}".strip()
     if result.metric == "all_reduce":
         name = f"{name} ×{result.devices}, {(result.size or 0) / 2**20:g} MiB"
     return name, UNITS.get(result.unit, (1, result.unit))[1]

@@ -50,37 +50,21 @@ class StoredRecord:
     record: Record | None
     error: RecordError | None = None
 
+    @property
+    def problem(self) -> tuple[Path, str] | None:
+        """The file and why it is not a record, shortened; None: it is one."""
+        return (self.path, f"not a record, excluded: {'; '.join(self.error.problems[:3])}") if self.error else None
 
-class ReadingNotes:
-    """Notes on the files of runs, one per run for all files with the same problem.
 
-    Attributes:
-        unread: Number of files that are not records.
-    """
-
-    def __init__(self) -> None:
-        self._files = defaultdict[tuple[Path, str], list[Path]](list)
-        self.unread = 0
-
-    def add_problem(self, path: Path, problem: str) -> None:
-        """Add a problem of a file."""
-        self._files[path.parent, problem].append(path)
-
-    def of(self, stored: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield records, and add why a file is not a record."""
-        for item in stored:
-            if item.error is not None:
-                self.add_problem(item.path, f"not a record, excluded: {'; '.join(item.error.problems[:3])}")
-                self.unread += 1
-            yield item
-
-    def lines(self) -> list[str]:
-        """Return one line per problem and run, which names its first file."""
-        lines = []
-        for (_, problem), (first, *others) in self._files.items():
-            more = f" and {counted(len(others), 'other')} of this run" if others else ""
-            lines.append(f"{path_text(first)}{more}: {problem}")
-        return lines
+def problem_lines(problems: Iterable[tuple[Path, str]]) -> list[str]:
+    """Return one line per problem of files and folder, which names its first file."""
+    files, lines = defaultdict[tuple[Path, str], list[Path]](list), []
+    for path, problem in problems:
+        files[path.parent, problem].append(path)
+    for (_, problem), (first, *others) in files.items():
+        more = f" and {counted(len(others), 'other')} of this run" if others else ""
+        lines.append(f"{path_text(first)}{more}: {problem}")
+    return lines
 
 
 class RunFolder:

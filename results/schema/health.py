@@ -2,15 +2,18 @@
 
 Standard library only, because this file also runs in every container. `tfbench.machine.nvml` reads the facts. The
 rules are evaluated before anything runs (`IDLE`: `doctor`, `check`, `plan`), over the timed steps of a repeat
-(`TIMING`) and under the load of a deep check (`LOAD`). A new rule is one row of `RULES`.
+(`TIMING`) and under the load of a deep check (`LOAD`). A new rule is a table of
+`health.toml`, and a property of `GPUFacts` unless its fact is one.
 """
 
 from __future__ import annotations
 
 import enum
+import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from results.schema import bounds
@@ -34,7 +37,7 @@ def driver_fix(problem: str) -> str:
     return next(fix for code, fix in DRIVER_FIXES.items() if problem.endswith(code))
 
 
-class Moment(enum.Flag):
+class Moment(enum.StrEnum):
     """When facts were read."""
 
     IDLE = enum.auto()
@@ -178,6 +181,46 @@ class GPUFacts(GPUIdentity, WorstOfGPUs):
         return bool(self.processes) or utilisation > MAX_IDLE_UTILISATION or memory > MAX_IDLE_BYTES
 
     @property
+    def is_unusable(self) -> bool:
+        """Whether it does not respond."""
+        return self.problem is not None
+
+    @property
+    def is_prohibited(self) -> bool:
+        """Whether no process may use it."""
+        return self.compute_mode == "prohibited"
+
+    @property
+    def lacks_persistence(self) -> bool:
+        """Whether the driver shuts it down between two processes."""
+        return self.persistence is False
+
+    @property
+    def celsius_without_work(self) -> float | None:
+        """Its temperature; None: unknown, or it is in use."""
+        return None if self.is_busy else self.temperature_celsius
+
+    @property
+    def power_shortfall(self) -> float | None:
+        """Share by which its power limit is below the default; None: unknown, or a slice, which has none."""
+        return None if self.mig else _shortfall(self.power_limit_watts, self.power_limit_default_watts)
+
+    @property
+    def application_clock_shortfall(self) -> float | None:
+        """Likewise of its application clock."""
+        return _shortfall(self.application_clock_mhz, self.application_clock_default_mhz)
+
+    @property
+    def product_shortfall(self) -> float | None:
+        """Share by which its matrix products are slower than the median's."""
+        return _shortfall(self.product_teraflops_per_second, self.product_median_teraflops_per_second)
+
+    @property
+    def pcie_width_shortfall(self) -> float | None:
+        """Share of its PCIe lanes that are not in use."""
+        return _shortfall(self.pcie_width or None, self.pcie_width_max)
+
+    @property
     def use(self) -> str:
         """Current use: `idle`, `busy, 87% used, 12.3 GB taken, 3 processes`."""
         if not self.is_busy:
@@ -222,36 +265,19 @@ MAX_IDLE_UTILISATION = 0.05
 MAX_IDLE_BYTES = 1 << 30
 """An idle GPU has a few hundred MB in use, by the driver and a desktop."""
 
-MAX_IDLE_CELSIUS = 65.0
-"""Fans of workstation GPUs stop below about 60 °C (our choice)."""
 
-START_CELSIUS = 50.0
-"""Temperature to which GPUs cool down before warm-up."""
-
-THROTTLE_SHARE, THROTTLE_REJECT_SHARE = 0.05, 0.50
-"""In fewer than 5 % of readings a lower clock cannot change a mean by 1 % (our choice)."""
-
-PRODUCT_SHORTFALL = 0.10
-"""Equal GPUs at their power limit vary by 8 % from the fastest to the slowest, on average over five clusters (Sinha et
-al., Not all GPUs are created equal, SC 2022); below the median, by about half of that. Lambda's 39 H100 hosts differ by
-0.07 to 0.63 %."""
-
-POWER_CAP_SHARE = 0.02
-"""How far the enforced limit may be below the default. They are equal unless the GPU was capped; a cap of 5 % lowers
-the clock by 1 to 2 %, which comparisons resolve."""
-
-
-_ALWAYS = Moment.IDLE | Moment.TIMING | Moment.LOAD
-_WITHOUT_TIMING = Moment.IDLE | Moment.LOAD
+def _shortfall(value: float | None, usual: float | None) -> float | None:
+    """Return the share by which a value is below the usual one; None: one of them is unknown."""
+    return None if value is None or not usual else 1 - value / usual
 
 
 @dataclass(frozen=True, kw_only=True)
 class HealthRule:
-    """One row of `RULES`.
+    """One rule of `health.toml`.
 
     Attributes:
+        fact: The compared value, an attribute of `GPUFacts`; None: not reported, so there is no warning.
         moments: When it is evaluated.
-        value: The compared value; None: not reported, so there is no warning.
         limit: A higher value is a warning.
         reject: A higher value rejects the GPU; None: never.
         seen: The finding, a template over `gpu` and `value`.
@@ -259,13 +285,26 @@ class HealthRule:
         fix: A command or step, a template likewise.
     """
 
-    value: Callable[[GPUFacts], float | None]
-    moments: Moment = _ALWAYS
+    fact: str
+    moments: Collection[str] = tuple(Moment)
     limit: float = 0.0
     reject: float | None = None
     seen: str
     why: str
     fix: str
+
+
+RULES = {
+    code: HealthRule(**rule)
+    for code, rule in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
+}
+"""By code, in the order of the file."""
+
+START_CELSIUS = RULES["hot_start"].limit
+"""Temperature to which GPUs cool down before warm-up."""
+
+PRODUCT_SHORTFALL = RULES["slow_gpu"].limit
+"""Share by which a GPU of a case may be below the median in matrix products."""
 
 
 class HealthWarning(NamedTuple):
@@ -292,11 +331,11 @@ def health_warnings(gpu: GPUFacts, moment: Moment) -> list[HealthWarning]:
     """Evaluate all rules of a moment, in the order of `RULES`."""
     found = []
     for code, rule in RULES.items():
-        value = rule.value(gpu) if moment in rule.moments else None
+        value = getattr(gpu, rule.fact) if moment in rule.moments else None
         if value is not None and not value <= rule.limit:
             seen, fix = rule.seen.format(gpu=gpu, value=value), rule.fix.format(gpu=gpu)
             rejects = rule.reject is not None and not value <= rule.reject
-            found.append(HealthWarning(code, gpu, seen, rule.why, fix, value, rule.limit, rejects))
+            found.append(HealthWarning(code, gpu, seen, rule.why, fix, float(value), rule.limit, rejects))
     return found
 
 
@@ -312,154 +351,3 @@ def grouped_warnings(gpus: Iterable[GPUFacts], moment: Moment) -> list[tuple[str
             same[warning.code, warning.seen, warning.fix].append(warning)
     names = {key: ", ".join(str(warning.gpu.index) for warning in group) for key, group in same.items()}
     return [(first.gpu.label if not others else f"GPUs {names[key]}", first) for key, (first, *others) in same.items()]
-
-
-def _shortfall(value: float | None, usual: float | None) -> float | None:
-    """Return the share by which a value is below the usual one; None: one of them is unknown."""
-    return None if value is None or not usual else 1 - value / usual
-
-
-_HELD_BACK = "numbers would be those of a GPU that is too hot or gets too little power"
-
-RULES: dict[str, HealthRule] = {
-    "gpu_unusable": HealthRule(
-        value=lambda gpu: float(gpu.problem is not None),
-        seen="{gpu.problem}",
-        why="cases that need it fail, and a GPU that fell off the bus may slow the driver down for the others",
-        fix="sudo dmesg | grep -i xid shows why; then restart the machine, and replace the GPU if it happens again",
-    ),
-    "mig_slice": HealthRule(
-        moments=Moment.IDLE | Moment.TIMING,
-        value=lambda gpu: float(bool(gpu.mig)),
-        seen="MIG mode is on, slices: {gpu.slice_names}",
-        why="a process uses one slice, and no whole GPU next to it; power and energy are known of the whole GPU only, "
-        "so they are excluded; other slices share its clock and temperature",
-        fix="to measure the whole GPU: sudo nvidia-smi -i {gpu.address} -mig 0; to choose a slice, or other GPUs: "
-        "CUDA_VISIBLE_DEVICES with the UUIDs of nvidia-smi -L",
-    ),
-    "vgpu": HealthRule(
-        moments=Moment.IDLE | Moment.TIMING,
-        value=lambda gpu: float(gpu.virtual),
-        seen="{gpu.name} is a vGPU, {gpu.licence_state}",
-        why="other virtual machines may use the same GPU; without a licence, the driver makes it slower after some "
-        "minutes; power and energy are unknown",
-        fix="nvidia-smi -q shows License Status; for the speed of a whole GPU, use a machine with GPU passthrough",
-    ),
-    "row_remap_failed": HealthRule(
-        value=lambda gpu: gpu.row_remap_failed,
-        reject=0.0,
-        seen="a faulty row of its memory could not be replaced",
-        why="expect wrong results and crashes",
-        fix="replace the GPU",
-    ),
-    "ecc_errors": HealthRule(
-        value=lambda gpu: gpu.ecc_uncorrected_errors,
-        reject=0.0,
-        seen="{gpu.ecc_uncorrected_errors} uncorrected memory errors",
-        why="an uncorrected error ends the process that it hits",
-        fix="sudo nvidia-smi -i {gpu.address} --gpu-reset; if errors come back, replace the GPU (nvidia-smi -q -d ECC)",
-    ),
-    "row_remap_pending": HealthRule(
-        value=lambda gpu: gpu.row_remap_pending,
-        seen="a faulty row of its memory will be replaced at the next reset",
-        why="an uncorrected error ends the process that it hits",
-        fix="sudo nvidia-smi -i {gpu.address} --gpu-reset",
-    ),
-    "compute_mode": HealthRule(
-        moments=Moment.IDLE,
-        value=lambda gpu: float(gpu.compute_mode == "prohibited"),
-        seen="compute mode is prohibited",
-        why="no process can use it",
-        fix="sudo nvidia-smi -i {gpu.address} -c DEFAULT",
-    ),
-    "power_cap": HealthRule(
-        value=lambda gpu: None if gpu.mig else _shortfall(gpu.power_limit_watts, gpu.power_limit_default_watts),
-        limit=POWER_CAP_SHARE,
-        seen="capped at {gpu.power_limit_watts:.0f} W (default {gpu.power_limit_default_watts:.0f} W)",
-        why="its clock falls under load, so it is slower than others of its kind",
-        fix="sudo nvidia-smi -i {gpu.address} -pl {gpu.power_limit_default_watts:.0f}",
-    ),
-    "application_clocks": HealthRule(
-        moments=_WITHOUT_TIMING,
-        value=lambda gpu: _shortfall(gpu.application_clock_mhz, gpu.application_clock_default_mhz),
-        seen="application clock is {gpu.application_clock_mhz:.0f} MHz (default "
-        "{gpu.application_clock_default_mhz:.0f} MHz)",
-        why="its clock cannot rise above that",
-        fix="sudo nvidia-smi -i {gpu.address} -rac (and -rgc, if clocks were locked by -lgc)",
-    ),
-    "throttled_power": HealthRule(
-        moments=Moment.TIMING,
-        value=lambda gpu: gpu.throttle_power_share,
-        limit=THROTTLE_SHARE,
-        seen="at its power limit in {value:.0%} of the readings{gpu.clock_and_temperature}",
-        why="normal under full load at the default limit, which then sets the clock of any such GPU",
-        fix="nothing to do, unless nvidia-smi -q -d POWER shows a lowered limit",
-    ),
-    "throttled_thermal": HealthRule(
-        value=lambda gpu: gpu.throttle_thermal_share,
-        limit=THROTTLE_SHARE,
-        reject=THROTTLE_REJECT_SHARE,
-        seen="held back by heat in {value:.0%} of the readings{gpu.clock_and_temperature}",
-        why=_HELD_BACK,
-        fix="check fans and airflow; nvidia-smi -q -d TEMPERATURE",
-    ),
-    "throttled_hardware": HealthRule(
-        value=lambda gpu: gpu.throttle_hardware_share,
-        limit=THROTTLE_SHARE,
-        reject=THROTTLE_REJECT_SHARE,
-        seen="held back by a power brake or another hardware slowdown in {value:.0%} of the readings"
-        "{gpu.clock_and_temperature}",
-        why=_HELD_BACK,
-        fix="check power cables; nvidia-smi -q -d PERFORMANCE",
-    ),
-    "slow_gpu": HealthRule(
-        moments=Moment.TIMING,
-        value=lambda gpu: _shortfall(gpu.product_teraflops_per_second, gpu.product_median_teraflops_per_second),
-        limit=PRODUCT_SHORTFALL,
-        seen="{value:.0%} below the median of the case's GPUs in matrix products "
-        "({gpu.product_teraflops_per_second:.3g} of {gpu.product_median_teraflops_per_second:.3g} TFLOP/s)",
-        why="all replicas wait for the slowest one",
-        fix="tfbench check --deep measures each GPU; exclude it with CUDA_VISIBLE_DEVICES or gpus:",
-    ),
-    "hot": HealthRule(
-        moments=Moment.IDLE,
-        value=lambda gpu: None if gpu.is_busy else gpu.temperature_celsius,
-        limit=MAX_IDLE_CELSIUS,
-        seen="{value:.0f} °C without work",
-        why="a hot GPU clocks lower, and has less time until it throttles",
-        fix="check fans and airflow, or wait until it has cooled down",
-    ),
-    "hot_start": HealthRule(
-        moments=Moment.TIMING,
-        value=lambda gpu: gpu.temperature_start_celsius,
-        limit=START_CELSIUS,
-        seen="{value:.0f} °C when warm-up began",
-        why="a hot GPU clocks lower than a cold one",
-        fix="--max_cooling_seconds=600",
-    ),
-    "gpu_shared": HealthRule(
-        moments=Moment.IDLE | Moment.TIMING,
-        value=lambda gpu: float(gpu.is_busy),
-        seen="{gpu.use}",
-        why="a benchmark shares its time, memory and power",
-        fix="end the processes (nvidia-smi lists them; sudo kill PID), or exclude this GPU with CUDA_VISIBLE_DEVICES "
-        "or gpus:",
-    ),
-    "pcie_width": HealthRule(
-        moments=_WITHOUT_TIMING,
-        value=lambda gpu: _shortfall(gpu.pcie_width or None, gpu.pcie_width_max),
-        reject=0.7,
-        seen="{gpu.link}",
-        why="input from the host, and all-reduces without NVLink, are slower in proportion",
-        fix="reseat the GPU, use another slot or riser, and check bifurcation in the BIOS",
-    ),
-    "persistence_off": HealthRule(
-        moments=Moment.IDLE,
-        value=lambda gpu: float(gpu.persistence is False),
-        seen="persistence mode is off",
-        why="the driver shuts the GPU down between two processes: each start waits for seconds, and limits of clock "
-        "and power are lost",
-        fix="sudo nvidia-smi -pm 1",
-    ),
-}
-"""By code. `throttled_power` is for `TIMING` only: in a deep check any healthy GPU reaches its power limit."""

@@ -52,7 +52,7 @@ def _column(name: str, meaning: str, **others: str) -> Column:
     return Column(setting.meaning, setting.unit, _DTYPES.get(kind_of(name), TEXT))
 
 
-COLUMNS = {row["name"]: _column(**row) for row in read_rows(str(Path(__file__).with_suffix(".csv")))}
+COLUMNS = {row["name"]: _column(**row) for row in read_rows(Path(__file__).with_suffix(".csv"))}
 """By name, in the order of the table."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from results.reference import names
 from results.schema import Case, Device
 from results.schema.health import RULES, Moment
 from results.stats import Estimate, Interval, Nested, host_means, levels_of, nested_estimate, outlying
@@ -281,19 +282,8 @@ def missing_hosts(rates: Sequence[FleetRate]) -> list[str]:
     return [f"† without {', '.join(sorted(missing))}"] if missing else []
 
 
-WARNINGS: dict[str, str] = {
-    "above_bandwidth": "more than the memory bandwidth allows unless caches held the activations; raise the batch",
-    "above_peak": "too close to the device's peak for a whole network; measure again on an idle machine",
-    "cpu_shared": "other programs used the CPUs; end them, or run one benchmark at a time on a host",
-    "drift": "steps became slower or faster while timing: heat, or too short a warm-up; raise warmup_steps",
-    "energy_differs": "energy by counter and by sampled power differ; time for longer (min_seconds: 60)",
-    "high_cv": "steps vary more than an idle machine's; end other processes, or time for longer (min_seconds)",
-    "host_bound": "the GPU waited for the host to launch its work; raise the batch, compile (xla) or take a faster CPU",
-    "input_limited": "the device waited for its input; use data: synthetic, more CPUs or a faster disk",
-    "ptx_jit": "this TensorFlow has no code for the GPU; the driver compiled it. Use an image built for it",
-    "suspect": "a record contradicts its controller, its hardware or other records; it is in no mean, see its cause",
-    "tf32_not_as_asked": "TF32 was not switched as the precision requires; check NVIDIA_TF32_OVERRIDE and the GPU",
-    "warmup_not_settled": "step times still changed when warm-up ended; raise warmup_steps",
+WARNINGS = {
+    **dict(names("warning")),
     **{
         code: f"{rule.why}; {re.sub('{gpu[^}]*}', '…', rule.fix)}"
         for code, rule in RULES.items()

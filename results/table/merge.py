@@ -23,7 +23,7 @@ import pandas as pd
 
 from results.reference.gpus import CLOCK_MARGIN, PEAKS, specifications, specified_gpus
 from results.reference.networks import WINOGRAD, work_of
-from results.runs.store import ReadingNotes, StoredRecord
+from results.runs.store import StoredRecord, problem_lines
 from results.schema import Device, Record, Status
 from results.schema.enums import SUSPECT
 from results.stats import estimate_of_runs, t_quantile
@@ -112,10 +112,11 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
     Args:
         stored: Records of any number of runs.
     """
-    notes, doubles, repeats = ReadingNotes(), list[str](), list[Repeat]()
+    unread, doubles, repeats = list[tuple[Path, str]](), list[str](), list[Repeat]()
     paths, numbers, alone, limits = dict[Any, Path](), dict[Any, int](), Counter[int](), dict[Any, float]()
-    for item in notes.of(stored):
+    for item in stored:
         if item.record is None:
+            unread += [item.problem] if item.problem else []
             continue
         one = _repeat(item.path, item.record, numbers, limits)
         earlier = paths.setdefault((one.run, one.number, one.repeat), item.path)
@@ -134,7 +135,7 @@ def merge_records(stored: Iterable[StoredRecord]) -> Merged:
         *unusual_repeats(rows),
     ]
     speeds, others = ([row for row in rows if row.case.all_reduce is trains] for trains in (True, False))
-    return Merged(repeats, speeds, others, list(dict.fromkeys([*notes.lines(), *doubles, *problems])), notes.unread)
+    return Merged(repeats, speeds, others, [*dict.fromkeys([*problem_lines(unread), *doubles, *problems])], len(unread))
 
 
 FEWEST_DISTINCT_STEPS = 3

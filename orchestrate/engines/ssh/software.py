@@ -110,8 +110,8 @@ def pack_runner() -> tuple[str, bytes]:
     Returns:
         A digest, which is the name of its folder on hosts, and a compressed tar archive.
     """
-    found = [PROJECT / name for name in RUNNER]
-    modules = [file for path in found for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    found = [file for name in RUNNER for file in (PROJECT / name, *(PROJECT / name).rglob("*"))]
+    modules = [file for file in found if file.suffix in (".py", ".toml")]
     files = {file.relative_to(PROJECT).as_posix(): file for file in sorted(modules)}
     files["pynvml.py"] = Path(pynvml.__file__)  # the probe queries the driver before any package is installed
     buffer = io.BytesIO()

@@ -10,7 +10,7 @@ from tests.support.engines.docker import DockerEngine
 
 PARTS = (
     "results/__init__.py",
-    *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "results" / "schema").glob("*.py")),
+    *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "results" / "schema").glob("*.*")),
     "tests/real/faults/benchmark.py",
 )
 """The contract, as in the real images, and the fake."""
