@@ -127,6 +127,27 @@ def test_ctrl_c_while_a_library_is_imported_is_no_bug(capsys):
     assert capsys.readouterr().err == "stopped\n"
 
 
+INTERRUPTED = """
+import argparse, os, signal, socket, time
+from orchestrate import loop
+from results.program import run_main
+made = socket.socketpair
+def interrupted(*arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    return made(*arguments)
+socket.socketpair = interrupted
+raise SystemExit(run_main(argparse.Namespace(command=lambda _: loop.wait_for(loop.in_thread(int)))))
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_event_loop_is_made_leaves_no_traceback():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == ExitCode.STOPPED and done.stderr.startswith("stopped\n")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["export --format=json", "show", "gpus A4000 A5000"])
 @pytest.mark.parametrize(("sink", "code", "said"), [("| true", 0, r""), ("> /dev/full", 4, r"the disk is full.*\n")])
