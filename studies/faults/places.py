@@ -261,9 +261,10 @@ class DockerPlace(Place):
         # With a short timeout: another fault may have stopped the engine, and only this process resumes it.
         self._impatient = docker.DockerClient(base_url=self._engine.url, timeout=PING_SECONDS)
         self._containers: dict[str, str] = {}
+        self._started: dict[str, str] = {}
 
     def begin(self, folder: Path) -> dict[str, Any]:
-        self.schedule, self.jobs, self._containers = folder, folder / "runs", {}
+        self.schedule, self.jobs, self._containers, self._started = folder, folder / "runs", {}, {}
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / "link.sock"))
         listener.listen()
@@ -272,15 +273,17 @@ class DockerPlace(Place):
         return {"hosts": {"one": host}, "image": self._image}
 
     def watch(self) -> None:
-        """See `Place.watch`: each container has a folder of its own."""
+        """See `Place.watch`: each container has a folder of its own; of one that never ran, the start has year 1."""
         for file in self._engine.data_folder.glob("containers/*/config.v2.json"):
-            if file.parent.name not in self._containers:
+            if file.parent.name not in self._started:
                 document = read_json(file) or {}
                 if job := document.get("Config", {}).get("Labels", {}).get("tfbench.job"):
                     self._containers[file.parent.name] = job
+                    if not document["State"]["StartedAt"].startswith("0001"):
+                        self._started[file.parent.name] = job
 
     def created(self) -> dict[str, int]:
-        names = list(self._containers.values())
+        names = list(self._started.values())
         return {name: names.count(name) for name in names}
 
     def find(self, victim: str, controller: int) -> list[int]:
