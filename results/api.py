@@ -76,10 +76,10 @@ class Runs:
 
     Attributes:
         sources: The run folders, run ids or record files that were read.
-        table: One row per fleet, host, GPU, case and software, with means and intervals: see `COLUMNS`.
+        table: One row per fleet, host, GPU, case and software, with means and intervals, as in `table/columns.csv`.
         repeats: One row per record, including failures: `fleet`, `host`, `run`, `repeat`, `started_at` (UTC), `status`,
             `cause`, the case's columns, `unit`, and the measured figures: `samples_per_second`, `step_p50_seconds`, …
-            Names and units are those of `COLUMNS`; a cell is empty (NA) if nothing was measured, or not to be
+            Names and units are those of that file; a cell is empty (NA) if nothing was measured, or not to be
             trusted: a suspect record is `invalid`, and `cause` says why.
         fleets: Names of the fleets that were measured.
         problems: Notes on the tables, including what is missing from them, one line each.

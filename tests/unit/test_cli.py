@@ -131,6 +131,7 @@ INTERRUPTED = """
 import argparse, os, signal, socket, time
 from orchestrate import loop
 from results.program import run_main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
 made = socket.socketpair
 def interrupted(*arguments):
     os.kill(os.getpid(), signal.SIGINT)
