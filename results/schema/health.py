@@ -1,9 +1,9 @@
-"""GPU health: the facts of a GPU, and the table of rules that evaluates them.
+"""GPU health: the facts of a GPU, and the rules of `health.toml` that evaluate them.
 
 Standard library only, because this file also runs in every container. `tfbench.machine.nvml` reads the facts. The
 rules are evaluated before anything runs (`IDLE`: `doctor`, `check`, `plan`), over the timed steps of a repeat
-(`TIMING`) and under the load of a deep check (`LOAD`). A new rule is a table of
-`health.toml`, and a property of `GPUFacts` unless its fact is one.
+(`TIMING`) and under the load of a deep check (`LOAD`). A new rule is a table of that file, and a property of `GPUFacts`
+unless its fact is one already.
 """
 
 from __future__ import annotations
