@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
@@ -20,21 +20,16 @@ T = TypeVar("T")
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """Return the loop, started by the first caller: before there are other threads."""
-    made = Future[asyncio.AbstractEventLoop]()
-    threading.Thread(target=_serve, args=(made,), name="loop", daemon=True).start()
-    return made.result()
-
-
-def _serve(made: Future[asyncio.AbstractEventLoop]) -> None:
-    """Make the loop and run it for ever, in its thread: no signal interrupts there."""
-    loop = asyncio.new_event_loop()
+    with ThreadPoolExecutor(1) as other_thread:  # where no signal interrupts: a half-made loop leaves a traceback
+        loop = other_thread.submit(asyncio.new_event_loop).result()
     if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):  # as later versions do: no thread for each child
         watcher = asyncio.PidfdChildWatcher()
         watcher.attach_loop(loop)
         asyncio.set_child_watcher(watcher)
-    made.set_result(loop)
     # A task without an end: anyio's worker threads belong to it. They would else search all tasks for one at each call.
-    loop.run_until_complete(asyncio.Event().wait())
+    forever = asyncio.Event().wait()
+    threading.Thread(target=loop.run_until_complete, args=(forever,), name="loop", daemon=True).start()
+    return loop
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
