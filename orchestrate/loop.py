@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cache
 from typing import Any, TypeVar
 
@@ -20,16 +20,25 @@ T = TypeVar("T")
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """Return the loop, started by the first caller: before there are other threads."""
-    with ThreadPoolExecutor(1) as other_thread:  # where no signal interrupts: a half-made loop leaves a traceback
-        loop = other_thread.submit(asyncio.new_event_loop).result()
+    made = Future[asyncio.AbstractEventLoop]()
+    threading.Thread(target=_serve, args=(made,), name="loop", daemon=True).start()
+    return made.result()
+
+
+def _serve(made: Future[asyncio.AbstractEventLoop]) -> None:
+    """Make the loop and run it for ever, in its thread: no signal interrupts there."""
+    try:
+        loop = asyncio.new_event_loop()
+    except OSError as error:  # e.g. too many open files
+        made.set_exception(error)
+        return
     if sys.version_info < (3, 12) and hasattr(os, "pidfd_open"):  # as later versions do: no thread for each child
         watcher = asyncio.PidfdChildWatcher()
         watcher.attach_loop(loop)
         asyncio.set_child_watcher(watcher)
+    made.set_result(loop)
     # A task without an end: anyio's worker threads belong to it. They would else search all tasks for one at each call.
-    forever = asyncio.Event().wait()
-    threading.Thread(target=loop.run_until_complete, args=(forever,), name="loop", daemon=True).start()
-    return loop
+    loop.run_until_complete(asyncio.Event().wait())
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

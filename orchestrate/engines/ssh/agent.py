@@ -310,8 +310,7 @@ def start_child(request: Request, folder: Path) -> "subprocess.Popen[bytes]":
     (folder / "state.part").write_bytes(b" " * SMALL_BYTES)
 
     def note() -> None:
-        pid = os.getpid()
-        write_json(folder / "state.json", {**state, "child": identity(pid), "pid": pid})
+        write_json(folder / "state.json", {**state, "child": identity(os.getpid()), "pid": os.getpid()})
 
     answers = os.dup(1)  # the standard output of the process is the benchmark's
     try:

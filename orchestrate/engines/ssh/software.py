@@ -111,8 +111,7 @@ def pack_runner() -> tuple[str, bytes]:
         A digest, which is the name of its folder on hosts, and a compressed tar archive.
     """
     found = [file for name in RUNNER for file in (PROJECT / name, *(PROJECT / name).rglob("*"))]
-    modules = [file for file in found if file.suffix in (".py", ".toml")]
-    files = {file.relative_to(PROJECT).as_posix(): file for file in sorted(modules)}
+    files = {file.relative_to(PROJECT).as_posix(): file for file in sorted(found) if file.suffix in (".py", ".toml")}
     files["pynvml.py"] = Path(pynvml.__file__)  # the probe queries the driver before any package is installed
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
